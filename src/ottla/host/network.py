@@ -1,0 +1,48 @@
+"""Connections, as asyncio transports and protocols: the real ones come from the loop, the simulated ones from the simulator."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Protocol
+
+ProtocolFactory = Callable[[], asyncio.BaseProtocol]
+
+
+class Listener(Protocol):
+    @property
+    def port(self) -> int: ...
+
+    async def close(self) -> None:
+        """Stop accepting; connections already made are their owner's to close."""
+
+
+class Network(Protocol):
+    async def listen(self, host: str, port: int, factory: ProtocolFactory, tls: ssl.SSLContext | None = None) -> Listener:
+        """Port 0 takes any free one. Raises OSError when the address is taken."""
+
+    async def connect(self, host: str, port: int, factory: ProtocolFactory, tls: ssl.SSLContext | None = None) -> None:
+        """Returns once `connection_made` was called. Raises OSError when nobody answers."""
+
+
+class _RealListener:
+    def __init__(self, server: asyncio.Server) -> None:
+        self._server = server
+
+    @property
+    def port(self) -> int:
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        self._server.close()
+
+
+class RealNetwork:
+    async def listen(self, host: str, port: int, factory: ProtocolFactory, tls: ssl.SSLContext | None = None) -> Listener:
+        loop = asyncio.get_running_loop()
+        return _RealListener(await loop.create_server(factory, host or None, port, ssl=tls, backlog=1024))
+
+    async def connect(self, host: str, port: int, factory: ProtocolFactory, tls: ssl.SSLContext | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(factory, host, port, ssl=tls, server_hostname=host if tls else None)
