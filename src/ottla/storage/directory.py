@@ -35,7 +35,8 @@ class LogDirectory:
         """Opens every log: cheaply after a clean stop, with recovery after a crash."""
         raise NotImplementedError
 
-    def create_log(self, topic_partition: TopicPartition, topic_id: bytes, config: LogConfig, now_ms: int) -> Log: ...
+    def create_log(self, topic_partition: TopicPartition, topic_id: bytes, config: LogConfig, now_ms: int) -> Log:
+        raise NotImplementedError
 
     def delete_log(self, topic_partition: TopicPartition, now_ms: int) -> None:
         """Renames the folder to `…-delete`; `housekeeping` removes it after file.delete.delay.ms."""
@@ -45,13 +46,17 @@ class LogDirectory:
         """Renames to `…-stray`: the cluster no longer knows it, an operator may."""
         raise NotImplementedError
 
-    def checkpoint_recovery_points(self) -> None: ...
+    def checkpoint_recovery_points(self) -> None:
+        raise NotImplementedError
 
-    def checkpoint_high_watermarks(self) -> None: ...
+    def checkpoint_high_watermarks(self) -> None:
+        raise NotImplementedError
 
-    def checkpoint_log_start_offsets(self) -> None: ...
+    def checkpoint_log_start_offsets(self) -> None:
+        raise NotImplementedError
 
-    def housekeeping(self, now_ms: int) -> None: ...
+    def housekeeping(self, now_ms: int) -> None:
+        raise NotImplementedError
 
     def usage(self) -> tuple[int, int]:
         """Total and usable bytes of the volume."""

@@ -105,7 +105,8 @@ class Log:
         """Bounded to [start, end]; whether it moved. Followers may lower it, too (`set_high_watermark`)."""
         raise NotImplementedError
 
-    def set_high_watermark(self, offset: int) -> int: ...
+    def set_high_watermark(self, offset: int) -> int:
+        raise NotImplementedError
 
     def lookup_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first record with this timestamp or a later one."""
@@ -126,9 +127,11 @@ class Log:
         """OffsetForLeaderEpoch: the largest epoch not above the one asked and where it ends; (-1, -1) when unknown."""
         raise NotImplementedError
 
-    def truncate_to(self, offset: int, now_ms: int) -> bool: ...
+    def truncate_to(self, offset: int, now_ms: int) -> bool:
+        raise NotImplementedError
 
-    def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None: ...
+    def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
+        raise NotImplementedError
 
     def delete_records(self, offset: int) -> int:
         """Moves the start offset up to `offset` (-1: the high watermark) and returns it. OFFSET_OUT_OF_RANGE past the watermark."""
@@ -138,7 +141,8 @@ class Log:
         """A follower's way to follow its leader's start offset."""
         raise NotImplementedError
 
-    def roll_if_due(self, now_ms: int) -> bool: ...
+    def roll_if_due(self, now_ms: int) -> bool:
+        raise NotImplementedError
 
     def apply_retention(self, now_ms: int) -> int:
         """Deletes segments by time, size and start offset, per the cleanup policy; how many went."""
@@ -148,19 +152,22 @@ class Log:
         """Every few minutes: remove files whose delete delay has passed, forget expired producers."""
         raise NotImplementedError
 
-    def active_producers(self) -> list[ProducerSummary]: ...
+    def active_producers(self) -> list[ProducerSummary]:
+        raise NotImplementedError
 
     def start_verification(self, producer_id: int, sequence: int, epoch: int, now_ms: int, *, supports_epoch_bump: bool) -> VerificationGuard | None:  # fmt: skip
         """Before a transactional append: None when a transaction is already ongoing here and nothing needs verifying."""
         raise NotImplementedError
 
-    def has_ongoing_transaction(self, producer_id: int, producer_epoch: int) -> bool: ...
+    def has_ongoing_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        raise NotImplementedError
 
     def flush_due(self, now_ms: int) -> bool:
         """By flush.messages, flush.ms, or because a segment was rolled."""
         raise NotImplementedError
 
-    def prepare_flush(self) -> FlushJob: ...
+    def prepare_flush(self) -> FlushJob:
+        raise NotImplementedError
 
     def complete_flush(self, job: FlushJob, now_ms: int) -> None:
         """The job ran: the recovery point moves up."""
