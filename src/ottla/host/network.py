@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
 from typing import Protocol
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
+
+
+class NameNotFound(OSError):
+    """The host has no address: a misspelt name, or a resolver that does not answer."""
 
 
 class Listener(Protocol):
@@ -23,7 +28,7 @@ class Network(Protocol):
         """Port 0 takes any free one. Raises OSError when the address is taken."""
 
     async def connect(self, host: str, port: int, factory: ProtocolFactory, tls: ssl.SSLContext | None = None) -> None:
-        """Returns once `connection_made` was called. Raises OSError when nobody answers."""
+        """Returns once `connection_made` was called. Raises OSError when nobody answers, NameNotFound when the host has no address."""
 
 
 class _RealListener:
@@ -45,4 +50,7 @@ class RealNetwork:
 
     async def connect(self, host: str, port: int, factory: ProtocolFactory, tls: ssl.SSLContext | None = None) -> None:
         loop = asyncio.get_running_loop()
-        await loop.create_connection(factory, host, port, ssl=tls, server_hostname=host if tls else None)
+        try:
+            await loop.create_connection(factory, host, port, ssl=tls, server_hostname=host if tls else None)
+        except socket.gaierror as error:
+            raise NameNotFound(str(error)) from None

@@ -1,0 +1,340 @@
+"""One connection to one broker: requests out, answers back, in order, many under way at once.
+
+In: a `Network` door, an address, `ConnectionOptions`. Out: `await connection.request(message)` gives the decoded answer. Clients
+and brokers (fetchers, controller requests) share this class, so it knows no policy: no retries, no metadata, no back-off.
+
+Invariants
+- Answers arrive in the order of the requests; one that does not closes the connection.
+- A request that runs out of time closes the connection, because whatever is behind it on the wire waits as well.
+- Every request ends: with its answer, or with a `NetworkError` when the connection closes.
+- The version of a request is the highest that both ends speak, as the peer told in its ApiVersions answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ottla.client.errors import (
+    ConnectionLost,
+    ConnectionRefused,
+    ConnectTimedOut,
+    NetworkError,
+    NotKafka,
+    RequestTimedOut,
+    TlsFailed,
+    UnknownHost,
+    VersionUnsupported,
+)
+from ottla.host.network import NameNotFound, Network
+from ottla.model.errors import ApiError, ErrorCode, OttlaError, ProtocolError
+from ottla.protocol.apis import APIS
+from ottla.protocol.codec import decode
+from ottla.protocol.framing import API_VERSIONS_KEY, request_frame, skip_tags
+from ottla.protocol.messages.versions import ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.schema import Message, Versions
+
+SOFTWARE_NAME = "ottla"
+SOFTWARE_VERSION = "0.1.0"
+DEFAULT_MAX_FRAME = 512 << 20
+DEFAULT_MAX_IN_FLIGHT = 1000
+SETUP_MAX_FRAME = 1 << 20  # a list of versions is a few kilobytes; a TLS alert taken for a length is some 350 MB
+# Line ends in the first correlation id make a web server answer its complaint at once instead of waiting for more.
+FIRST_CORRELATION_ID = 0x0D0A0D0A
+LAST_CORRELATION_ID = 0x7FFFFFFF
+_INT32 = struct.Struct(">i")
+_INT16 = struct.Struct(">h")
+
+M = TypeVar("M", bound=Message)
+Authenticate = Callable[["Connection"], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    client_id: str | None = None
+    tls: ssl.SSLContext | None = None
+    authenticate: Authenticate | None = None  # called once versions are known, before anything else is sent
+    setup_timeout_ms: float = 10_000
+    request_timeout_ms: float = 30_000
+    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT
+    max_frame: int = DEFAULT_MAX_FRAME
+
+
+class _Pending:
+    __slots__ = ("correlation_id", "future", "response", "timer", "version")
+
+    def __init__(
+        self, correlation_id: int, response: type[Message], version: int, future: asyncio.Future[Any], timer: asyncio.TimerHandle
+    ) -> None:
+        self.correlation_id = correlation_id
+        self.response = response
+        self.version = version
+        self.future = future
+        self.timer = timer
+
+
+async def connect(network: Network, host: str, port: int, options: ConnectionOptions | None = None) -> Connection:
+    """Connect, agree on versions, authenticate. Raises a `NetworkError` that names the address and what went wrong."""
+    connection = Connection(host, port, options or ConnectionOptions())
+    try:
+        await connection._set_up(network)
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, OSError) and not isinstance(error, OttlaError):
+            raise _explain(error, connection) from error
+        raise
+    return connection
+
+
+def _explain(error: OSError, connection: Connection) -> NetworkError:
+    where = connection.address
+    if isinstance(error, NameNotFound):
+        return UnknownHost(f"{where}: the host name has no address; check the spelling of bootstrap_servers ({error})")
+    if isinstance(error, ssl.SSLError):
+        return TlsFailed(
+            f"{where}: TLS failed ({error.reason or error}); check the port, security_protocol and the trusted certificates"
+        )
+    if isinstance(error, ConnectionRefusedError):
+        return ConnectionRefused(f"{where}: nothing listens there; is the broker running, and is that its port?")
+    if isinstance(error, TimeoutError):
+        return ConnectTimedOut(
+            f"{where}: no Kafka broker answered within {connection.options.setup_timeout_ms:g} ms; "
+            "check the address and the firewall, and whether the listener expects TLS"
+        )
+    if connection.options.tls is not None:
+        return TlsFailed(f"{where}: the peer broke the TLS handshake off ({error}); is that listener plain text?")
+    return ConnectionLost(f"{where}: {error}")
+
+
+class Connection(asyncio.Protocol):
+    """Made by `connect`. `versions` and `features` are what the peer told about itself."""
+
+    def __init__(self, host: str, port: int, options: ConnectionOptions) -> None:
+        self.host = host
+        self.port = port
+        self.options = options
+        self.versions: dict[int, Versions] = {}
+        self.features: dict[str, int] = {}  # finalized features: name, level
+        self.features_epoch = -1
+        self.on_lost: Callable[[Connection, NetworkError], None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._pending: deque[_Pending] = deque()
+        self._waiting_for_room: deque[asyncio.Future[None]] = deque()
+        self._next_id = FIRST_CORRELATION_ID
+        self._closed: NetworkError | None = None
+        self._chosen: dict[type[Message], int] = {}
+        self._chunks: list[bytes] = []
+        self._buffered = 0
+        self._wanted = 4
+        self._max_frame = SETUP_MAX_FRAME
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def is_open(self) -> bool:
+        return self._closed is None and self._transport is not None
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._pending)
+
+    # Requests ----------------------------------------------------------------------------------------------------------
+
+    def version_of(self, request: type[Message], at_most: int | None = None) -> int:
+        """The highest version of a request that both ends speak; raises `VersionUnsupported` if there is none."""
+        chosen = self._chosen.get(request)
+        if chosen is None:
+            chosen = self._chosen[request] = self._choose(request)
+        if at_most is not None and at_most < chosen:
+            if at_most < self.versions[request.TYPE_KEY].first:
+                raise VersionUnsupported(f"{self.address} no longer speaks {request.__name__} v{at_most}")
+            return at_most
+        return chosen
+
+    def speaks(self, request: type[Message]) -> bool:
+        try:
+            self.version_of(request)
+        except VersionUnsupported:
+            return False
+        return True
+
+    def _choose(self, request: type[Message]) -> int:
+        theirs = self.versions.get(request.TYPE_KEY)
+        ours = request.VERSIONS
+        if theirs is None:
+            raise VersionUnsupported(f"{self.address} does not serve {request.__name__}")
+        highest = min(ours.last, theirs.last)
+        if highest < max(ours.first, theirs.first):
+            raise VersionUnsupported(f"{self.address} speaks {request.__name__} {theirs}; we speak {ours}")
+        return highest
+
+    async def request(self, request: Message, *, version: int | None = None, timeout_ms: float | None = None) -> Any:
+        """Send a request and wait for its answer; waits first while `max_in_flight` requests are under way."""
+        while len(self._pending) >= self.options.max_in_flight and self._closed is None:
+            room = self._loop.create_future()
+            self._waiting_for_room.append(room)
+            await room
+        return await self.send(request, version=version, timeout_ms=timeout_ms)
+
+    def send(self, request: Message, *, version: int | None = None, timeout_ms: float | None = None) -> asyncio.Future[Any]:
+        """Write a request now; the future gives the answer. The caller keeps to the in-flight limit."""
+        if self._closed is not None:
+            raise self._closed
+        if version is None:
+            version = self.version_of(type(request))
+        correlation_id = self._write(request, version)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        delay = (self.options.request_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        timer = self._loop.call_later(delay, self._time_out, type(request).__name__, delay)
+        self._pending.append(_Pending(correlation_id, APIS[request.TYPE_KEY].response, version, future, timer))
+        return future
+
+    def send_unanswered(self, request: Message, *, version: int | None = None) -> None:
+        """Write a request that brokers do not answer: Produce with acks=0."""
+        if self._closed is not None:
+            raise self._closed
+        self._write(request, self.version_of(type(request)) if version is None else version)
+
+    def _write(self, request: Message, version: int) -> int:
+        assert self._transport is not None
+        correlation_id = self._next_id
+        self._next_id = 0 if correlation_id == LAST_CORRELATION_ID else correlation_id + 1
+        self._transport.writelines(request_frame(request, version, correlation_id, self.options.client_id))
+        return correlation_id
+
+    def _time_out(self, name: str, delay: float) -> None:
+        self._fail(RequestTimedOut(f"{self.address} did not answer {name} within {delay * 1000:g} ms"))
+
+    # Set-up ------------------------------------------------------------------------------------------------------------
+
+    async def _set_up(self, network: Network) -> None:
+        async with asyncio.timeout(self.options.setup_timeout_ms / 1000):
+            await network.connect(self.host, self.port, lambda: self, self.options.tls)
+            await self._negotiate(ApiVersionsRequest.VERSIONS.last)
+            if self.options.authenticate is not None:
+                await self.options.authenticate(self)
+
+    async def _negotiate(self, version: int) -> None:
+        """Ask what the peer speaks. One that does not know this version says so in the form of version 0 (KIP-511)."""
+        request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
+        reply: ApiVersionsResponse = await self.send(request, version=version, timeout_ms=self.options.setup_timeout_ms)
+        if reply.error_code == ErrorCode.UNSUPPORTED_VERSION and version > 0:
+            theirs = next((row.max_version for row in reply.api_keys if row.api_key == API_VERSIONS_KEY), 0)
+            await self._negotiate(max(0, min(version - 1, theirs)))
+            return
+        if reply.error_code:
+            raise ApiError(ErrorCode(reply.error_code), f"{self.address} refused ApiVersions v{version}")
+        self.versions = {row.api_key: Versions(row.min_version, row.max_version) for row in reply.api_keys}
+        self.features = {row.name: row.max_version_level for row in reply.finalized_features}
+        self.features_epoch = reply.finalized_features_epoch
+        self._max_frame = self.options.max_frame
+
+    # asyncio.Protocol --------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        """Cut frames out of the stream. A large answer is gathered as chunks and joined once."""
+        self._chunks.append(data)
+        self._buffered += len(data)
+        if self._buffered < self._wanted:
+            return
+        if len(self._chunks) > 1:
+            data = b"".join(self._chunks)
+        rest = self._take_frames(data)
+        self._chunks = [rest] if rest else []
+        self._buffered = len(rest)
+
+    def _take_frames(self, data: bytes) -> bytes:
+        """Hand out the whole frames of `data`; returns what is left and notes how many bytes make the next frame whole."""
+        position, end = 0, len(data)
+        self._wanted = 4
+        while end - position >= 4 and self._closed is None:
+            size = _INT32.unpack_from(data, position)[0]
+            if size < 4 or size > self._max_frame:
+                self._fail(self._unreadable(data[position : position + 64]))
+                return b""
+            after = position + 4 + size
+            if after > end:
+                self._wanted = 4 + size
+                break
+            self._answer(data if after == end else data[:after], position + 4)
+            position = after
+        return data[position:] if self._closed is None else b""
+
+    def _answer(self, frame: bytes, position: int) -> None:
+        """An answer reaches from `position` to the end of `frame`."""
+        correlation_id = _INT32.unpack_from(frame, position)[0]
+        if not self._pending or self._pending[0].correlation_id != correlation_id:
+            self._fail(ConnectionLost(f"{self.address} answered request {correlation_id}, which is not the next in line"))
+            return
+        pending = self._pending.popleft()
+        pending.timer.cancel()
+        while self._waiting_for_room and len(self._pending) < self.options.max_in_flight:
+            room = self._waiting_for_room.popleft()
+            if not room.done():
+                room.set_result(None)
+                break
+        if pending.future.done():  # the caller gave up; the answer is of no use
+            return
+        try:
+            pending.future.set_result(_decode_answer(pending, frame, position + 4))
+        except ProtocolError as error:
+            pending.future.set_exception(error)
+            self._fail(ConnectionLost(f"{self.address} sent an answer that cannot be read: {error}"))
+
+    def _unreadable(self, start: bytes) -> NetworkError:
+        if start[:1] in (b"\x15", b"\x16") and start[1:2] == b"\x03":
+            return TlsFailed(f"{self.address} speaks TLS; set security_protocol to SSL (or SASL_SSL)")
+        if start.startswith((b"HTTP/", b"<")):
+            return NotKafka(f"{self.address} is a web server ({start[:40]!r}), not a Kafka broker; check the port")
+        return NotKafka(f"{self.address} sent {start[:16]!r}, which is not the Kafka protocol; check the port")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail(ConnectionLost(f"{self.address} closed the connection" + (f": {error}" if error else "")))
+
+    # Ending ------------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close at once; requests under way fail with `ConnectionLost`."""
+        self._fail(ConnectionLost(f"the connection to {self.address} was closed"))
+
+    def _fail(self, error: NetworkError) -> None:
+        if self._closed is not None:
+            return
+        self._closed = error
+        if self._transport is not None:
+            self._transport.close()
+        pending, self._pending = self._pending, deque()
+        for entry in pending:
+            entry.timer.cancel()
+            if not entry.future.done():
+                entry.future.set_exception(error)
+                entry.future.exception()  # nobody may be waiting any more; that is not worth a complaint
+        while self._waiting_for_room:
+            room = self._waiting_for_room.popleft()
+            if not room.done():
+                room.set_result(None)
+        self._chunks = []
+        if self.on_lost is not None:
+            self.on_lost(self, error)
+
+
+def _decode_answer(pending: _Pending, frame: bytes, position: int) -> Message:
+    response, version = pending.response, pending.version
+    if response is ApiVersionsResponse:
+        # The peer may not know this version: the error code comes first in every version, so it can be read before the rest.
+        if _INT16.unpack_from(frame, position)[0] == ErrorCode.UNSUPPORTED_VERSION:
+            version = 0
+    elif version in response.FLEXIBLE:
+        position = skip_tags(frame, position)
+    return decode(response, version, frame, position)
