@@ -19,7 +19,14 @@ HEADER_SIZE = HEADER.size  # 61
 LENGTH_PREFIX = 12  # base offset and length, which `batch_length` does not count
 CRC_START = 21
 MAGIC = 2
+MAX_SEQUENCE = 0x7FFFFFFF
 _PREFIX = struct.Struct(">qi")
+_CRC = struct.Struct(">I")
+_ATTRIBUTES = struct.Struct(">h")
+_MAX_TIMESTAMP = struct.Struct(">q")
+_CRC_POSITION = 17
+_ATTRIBUTES_POSITION = CRC_START
+_MAX_TIMESTAMP_POSITION = 35
 _STAMP = struct.Struct(">qii")
 
 CODEC_MASK = 0x07
@@ -29,6 +36,7 @@ CONTROL_BIT = 0x20
 DELETE_HORIZON_BIT = 0x40  # base_timestamp is the delete horizon of a compacted batch (KIP-534)
 
 NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
 NO_LEADER_EPOCH = -1
@@ -64,10 +72,9 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequences wrap at 2^31 (KIP-98)."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
-        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+        return next_sequence(self.base_sequence, self.last_offset_delta)
 
     @property
     def codec(self) -> int:
@@ -86,8 +93,18 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & CONTROL_BIT)
 
     @property
+    def delete_horizon(self) -> int | None:
+        """When the tombstones and markers of a compacted batch may go (KIP-534)."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
+
+    @property
     def has_producer(self) -> bool:
         return self.producer_id > NO_PRODUCER_ID
+
+
+def next_sequence(sequence: int, count: int = 1) -> int:
+    """The sequence `count` records later. After 2^31 - 1 comes 0 (KIP-98)."""
+    return (sequence + count) & MAX_SEQUENCE
 
 
 def read_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
@@ -103,8 +120,8 @@ def crc_of(buffer: bytes | bytearray | memoryview, position: int, size: int) -> 
 def check_batches(buffer: bytes | bytearray | memoryview) -> list[tuple[int, BatchHeader]]:
     """Positions and headers of the whole batches that make up `buffer`; each has a right length, magic and crc.
 
-    Raises ApiError CORRUPT_MESSAGE, as a broker answers a producer. Whether the *records* inside are well formed is not
-    looked at, but that there are as many as the offsets claim is.
+    Raises ApiError CORRUPT_MESSAGE, as a broker answers a producer. What the headers claim is `check_produced`'s affair, whether
+    the records inside are well formed `validation`'s.
     """
     found = []
     position, end = 0, len(buffer)
@@ -143,3 +160,28 @@ def stamp(buffer: bytearray | memoryview, position: int, base_offset: int, leade
     """Give a batch its place in the log. Outside the crc, so nothing else changes."""
     length = _PREFIX.unpack_from(buffer, position)[1]
     _STAMP.pack_into(buffer, position, base_offset, length, leader_epoch)
+
+
+def check_produced(header: BatchHeader) -> None:
+    """What a leader demands of a batch from a client, besides its bytes being whole. Raises ApiError INVALID_RECORD.
+
+    A follower must not ask: compacted batches have fewer records than offsets, and the log's own batches are control batches.
+    """
+    if header.last_offset_delta < 0:
+        raise ApiError(ErrorCode.INVALID_RECORD, f"a batch whose last offset delta is {header.last_offset_delta}")
+    if header.record_count != header.last_offset_delta + 1:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD, f"a batch of {header.record_count} records for {header.last_offset_delta + 1} offsets"
+        )
+    if header.is_control:
+        raise ApiError(ErrorCode.INVALID_RECORD, "clients are not allowed to write control records")
+    if header.has_producer and header.base_sequence < 0:
+        raise ApiError(ErrorCode.INVALID_RECORD, f"a batch of producer {header.producer_id} with sequence {header.base_sequence}")
+
+
+def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> None:
+    """Make a batch one of LogAppendTime: the maximum timestamp stands for all its records. The crc is computed anew."""
+    header = read_header(buffer, position)
+    _ATTRIBUTES.pack_into(buffer, position + _ATTRIBUTES_POSITION, header.attributes | TIMESTAMP_TYPE_BIT)
+    _MAX_TIMESTAMP.pack_into(buffer, position + _MAX_TIMESTAMP_POSITION, now_ms)
+    _CRC.pack_into(buffer, position + _CRC_POSITION, crc_of(buffer, position, header.size))
