@@ -10,8 +10,8 @@ What the shell does with a `Decision`, in this order:
 1. append `records` to the machine's log, as one atomic batch; if that fails, drop the decision and answer with the error;
 2. `apply` each record, then each change;
 3. set the timers;
-4. once the records are committed, send the replies. A decision without records sends them once everything applied before
-   it is committed, because it may have read what is not yet committed.
+4. once the records are committed, carry out the effects, then send the replies. A decision without records does so once
+   everything applied before it is committed, because it may have read what is not yet committed.
 
 Losing leadership means dropping the machine and loading it again from the log; changes are lost with it, by design.
 """
@@ -48,3 +48,4 @@ class Decision(Generic[Record, Change]):
     changes: tuple[Change, ...] = ()  # volatile: applied only (a member that waits for a rebalance, say)
     replies: tuple[Reply, ...] = ()
     timers: tuple[Timer, ...] = ()
+    effects: tuple[Any, ...] = ()  # what the shell itself must do once committed (transaction markers to send, say)
