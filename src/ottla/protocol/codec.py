@@ -5,7 +5,8 @@ list: bytes for everything but `records` fields, whose part is whatever the send
 so that record bytes go from page cache to socket without passing through Python.
 
 Neighbouring fields of fixed size become one `struct` call. Every length is checked against the buffer before anything is
-made of it, so a hostile length costs nothing.
+made of it, so a hostile length costs nothing; a tagged field must fill its tag exactly, or a peer could have the same bytes
+read again for each of a million tags.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ Writer = Callable[[Any, Callable[[Any], None]], None]
 _FORMATS = {
     "int8": "b", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I", "int64": "q", "float64": "d", "bool": "?", "uuid": "16s",
 }  # fmt: skip
+
+MAX_STRUCTS = 1 << 20  # in one array: a frame of the largest size must not become a hundred times its size in objects
 
 
 def decode(message: type[M], version: int, buffer: bytes, position: int = 0) -> M:
@@ -76,6 +79,10 @@ def overrun(size: int) -> ProtocolError:
     return ProtocolError(f"a length of {size} runs past the end of the message")
 
 
+def bad_tag(tag: int) -> ProtocolError:
+    return ProtocolError(f"tag {tag} does not have the size it says")
+
+
 def null_field(name: str) -> ProtocolError:
     return ProtocolError(f"{name} must not be null")
 
@@ -85,7 +92,7 @@ class _Source:
 
     def __init__(self, **names: Any) -> None:
         self.names: dict[str, Any] = {
-            "overrun": overrun, "null_field": null_field, "uvarint": uvarint, "uvarint_tail": uvarint_tail,
+            "overrun": overrun, "bad_tag": bad_tag, "null_field": null_field, "uvarint": uvarint, "uvarint_tail": uvarint_tail,
             "read_uvarint": read_uvarint, "view": memoryview, **names,
         }  # fmt: skip
         self.lines: list[str] = []
@@ -189,7 +196,6 @@ def _read_field(source: _Source, indent: int, target: str, name: str, field: Fie
     if field.is_array:
         size = _read_length(source, indent, flexible, "i")
         _null_or(source, indent, target, name, size, nullable)
-        source.add(indent + 1, f"if {size} > len(buffer) - position: raise overrun({size})")
         _read_items(source, indent + 1, target, name, size, field, version, flexible)
     elif isinstance(field.kind, type):
         read = source.bind("read_struct", _compile_reader(field.kind, version, flexible))
@@ -227,6 +233,8 @@ def _read_items(
     if isinstance(field.kind, type):
         read = source.bind("read_struct", _compile_reader(field.kind, version, flexible))
         items = source.fresh("items")
+        least = _least_size(field.kind, version, flexible)
+        source.add(indent, f"if {size} > {MAX_STRUCTS} or {size} * {least} > len(buffer) - position: raise overrun({size})")
         source.add(indent, f"{target} = {items} = []", f"for _ in range({size}):")
         source.add(indent + 1, f"item, position = {read}(buffer, position)", f"{items}.append(item)")
     elif field.kind in _FORMATS:
@@ -234,14 +242,30 @@ def _read_items(
         width = _struct.calcsize(">" + form)
         source.names["unpack_from"] = _struct.unpack_from
         source.add(indent, f"if {size} * {width} > len(buffer) - position: raise overrun({size})")
-        repeated = f"'>' + '{form}' * {size}" if form == "16s" else f"'>%d{form}' % {size}"
-        source.add(indent, f"{target} = list(unpack_from({repeated}, buffer, position))")
+        if form == "16s":
+            source.add(indent, f"{target} = [bytes(buffer[at:at + 16]) for at in range(position, position + {size} * 16, 16)]")
+        else:
+            source.add(indent, f"{target} = list(unpack_from('>%d{form}' % {size}, buffer, position))")
         source.add(indent, f"position += {size} * {width}")
     else:
         items = source.fresh("items")
+        source.add(indent, f"if {size} > len(buffer) - position: raise overrun({size})")
         source.add(indent, f"{target} = {items} = []", f"for _ in range({size}):")
         _read_sized(source, indent + 1, "item", name, field.kind, False, flexible)
         source.add(indent + 1, f"{items}.append(item)")
+
+
+def _least_size(struct_: type[Struct], version: int, flexible: bool) -> int:
+    """The bytes that the smallest value of a struct takes; at least one, so that a count is always bounded by the buffer."""
+    size = int(flexible)
+    for _, field in _split(struct_, version, flexible)[0]:
+        if field.is_array or field.kind in ("bytes", "records"):
+            size += 1 if flexible else 4
+        elif isinstance(field.kind, type):
+            size += 1 if version in field.nullable else _least_size(field.kind, version, flexible)
+        else:
+            size += _struct.calcsize(">" + _FORMATS[field.kind]) if field.kind in _FORMATS else 1 if flexible else 2
+    return max(size, 1)
 
 
 def _read_tags(source: _Source, tagged: list[tuple[int, str, Field]], version: int) -> None:
@@ -254,9 +278,11 @@ def _read_tags(source: _Source, tagged: list[tuple[int, str, Field]], version: i
         source.add(2, f"{'elif' if index else 'if'} tag == {tag}:")
         if field.kind in _FORMATS and not field.is_array:
             unpack = source.bind("unpack", _struct.Struct(">" + _FORMATS[str(field.kind)]).unpack_from)
+            source.add(3, f"if size != {_struct.calcsize('>' + _FORMATS[str(field.kind)])}: raise bad_tag(tag)")
             source.add(3, f"o.{name}, = {unpack}(buffer, position)")
         else:
             _read_field(source, 3, f"o.{name}", name, field, version, True)
+            source.add(3, "if position != tag_end: raise bad_tag(tag)")
     source.add(2, "position = tag_end")
 
 
