@@ -1,0 +1,88 @@
+"""The root of the command line: the table of commands, and what happens when one fails.
+
+A command is a module of this package with an attribute `command` (a click command or group). It is imported only when it is used,
+and the help of the root prints the one-line summaries from the table, so `ottla --help` starts at once whatever the commands need.
+
+Exit codes: 0 done; 1 it failed, said in one sentence on standard error; 2 the command line made no sense; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any, NoReturn
+
+import click
+
+# name on the command line → (module of this package, summary). The order is the order of the help.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "storage": ("storage", "Prepare a node's folders: make a cluster id, format."),
+}
+
+
+class LazyGroup(click.Group):
+    """The root group. Commands are imported on use; their summaries come from `COMMANDS`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"ottla.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise click.UsageError(f"there is no command {args[0]!r}{nearest(args[0])}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+def nearest(name: str) -> str:
+    import difflib
+
+    found = difflib.get_close_matches(name, COMMANDS, 1)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="ottla", prog_name="ottla")
+def root() -> None:
+    """Kafka for Python and Spark people: a log cluster, its clients and its pipelines."""
+
+
+def fail(sentence: str) -> NoReturn:
+    click.echo(f"ottla: {sentence}", err=True)
+    sys.exit(1)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command line. Failures that a user can cause end in one sentence, never in a traceback."""
+    from ottla.model.errors import OttlaError
+
+    try:
+        code: Any = root.main(args=arguments, prog_name="ottla", standalone_mode=False)
+    except click.exceptions.Exit as done:
+        sys.exit(done.exit_code)
+    except click.UsageError as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        fail(error.format_message())
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of a pipe (`head`) has gone: that is its right. Standard output is closed quietly, or Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OttlaError as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error))
+    sys.exit(code if isinstance(code, int) else 0)
