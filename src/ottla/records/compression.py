@@ -45,6 +45,8 @@ _LEVELS = {GZIP: (1, 9), LZ4: (1, 17), ZSTD: (-131072, 22)}
 
 def codec_id(name: str) -> int:
     """The id of a producer's `compression.type`. Raises ValueError for a name that is none."""
+    if name not in NAMES:
+        raise ValueError(f"{name!r} is no codec: there are {', '.join(NAMES)}")
     return NAMES.index(name)
 
 
