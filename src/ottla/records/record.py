@@ -80,22 +80,30 @@ def _decode(header: BatchHeader, data: bytes) -> tuple[list[Record], int]:
     add = records.append
     position = 0
     for _ in range(header.record_count):
-        size = data[position]
+        number = data[position]
         position += 1
-        if size >= 0x80:
-            size, position = read_varint(data, position - 1)
+        if number >= 0x80:
+            if (second := data[position]) < 0x80:
+                number = (number & 0x7F) | second << 7
+                size = (number >> 1) ^ -(number & 1)
+                position += 1
+            else:
+                size, position = read_varint(data, position - 1)
         else:
-            size = (size >> 1) ^ -(size & 1)
+            size = (number >> 1) ^ -(number & 1)
         record_end = position + size
         if record_end > end or size < 0:
             raise IndexError
-        # the attributes byte is unused
-        number = data[position + 1]
+        number = data[position + 1]  # behind the attributes, which are unused
         position += 2
-        if number >= 0x80:
-            timestamp_delta, position = read_varint(data, position - 1)
-        else:
+        if number < 0x80:
             timestamp_delta = (number >> 1) ^ -(number & 1)
+        elif (second := data[position]) < 0x80:
+            number = (number & 0x7F) | second << 7
+            timestamp_delta = (number >> 1) ^ -(number & 1)
+            position += 1
+        else:
+            timestamp_delta, position = read_varint(data, position - 1)
         number = data[position]
         position += 1
         if number < 0x80:

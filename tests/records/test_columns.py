@@ -1,0 +1,172 @@
+"""The columnar decoder and encoder against the plain ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.model.errors import ApiError, ErrorCode
+from ottla.records.batch import HEADER, HEADER_SIZE, read_header
+from ottla.records.builder import BatchBuilder, build_batch, empty_batch
+from ottla.records.control import AbortedTransaction, EndTransaction, end_transaction_batch, visible_batches
+from ottla.records.record import Record, decode_batch
+
+from .strategies import record_lists
+
+pa = pytest.importorskip("pyarrow")
+from ottla.records.columns import HEADER_TYPE, Columns, decode_columns, encode_columns, split_rows  # noqa: E402
+
+
+def rows(columns: Columns) -> list[Record]:
+    headers: list[Any] = [()] * len(columns)
+    if columns.headers is not None:
+        assert columns.headers.type == HEADER_TYPE
+        headers = [tuple((pair["key"], pair["value"]) for pair in pairs) for pairs in columns.headers.to_pylist()]
+    for column in (columns.offset, columns.timestamp, columns.key, columns.value):
+        column.validate(full=True)
+    parts = (columns.offset, columns.timestamp, columns.key, columns.value)
+    return [Record(*fields, pairs) for *fields, pairs in zip(*(part.to_pylist() for part in parts), headers)]
+
+
+def plain(buffer: bytes, aborted: list[AbortedTransaction] | None = None) -> list[Record]:
+    return [record for position, _ in visible_batches(buffer, aborted or []) for record in decode_batch(buffer, position)]
+
+
+batches = st.lists(st.tuples(record_lists(max_size=8), st.integers(0, 4), st.none() | st.integers(0, 2**40)), max_size=4)
+
+
+@given(batches, st.booleans(), st.binary(max_size=70))
+def test_columns_hold_what_the_plain_decoder_finds(
+    drawn: list[tuple[list[Record], int, int | None]], only_plain: bool, cut: bytes
+) -> None:
+    buffer = b""
+    for records, codec, append_time in drawn:
+        buffer += build_batch(records, codec=0 if only_plain else codec, log_append_time=append_time)
+    fetched = buffer + cut[: HEADER_SIZE - 1]
+    assert rows(decode_columns(fetched, headers=True)) == plain(buffer)
+    assert decode_columns(memoryview(bytearray(fetched))).headers is None
+    assert rows(decode_columns(fetched)) == [record._replace(headers=()) for record in plain(buffer)]
+
+
+@given(st.lists(st.tuples(st.integers(1, 200), st.integers(0, 20_000)), min_size=1, max_size=6))
+def test_runs_of_equal_records_are_all_found(runs: list[tuple[int, int]]) -> None:
+    records: list[Record] = []
+    for count, size in runs:
+        records += [Record(len(records) + index, 5, b"k", bytes(size)) for index in range(count)]
+    assert rows(decode_columns(build_batch(records))) == records
+
+
+@given(record_lists(), st.data())
+def test_corrupt_records_are_corrupt_by_column_too(records: list[Record], data: st.DataObject) -> None:
+    """The same bytes are refused by both decoders or read alike by both."""
+    batch = bytearray(build_batch(records))
+    for _ in range(data.draw(st.integers(1, 3))):
+        batch[data.draw(st.integers(HEADER_SIZE, len(batch) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        expected = plain(bytes(batch))
+    except ApiError:
+        with pytest.raises(ApiError) as caught:
+            decode_columns(bytes(batch), headers=True, check_crc=False)
+        assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+        return
+    found = decode_columns(bytes(batch), headers=True, check_crc=False)
+    wrap = (1 << 64) - 1
+    for one, other in zip(rows(found), expected, strict=True):
+        assert (one.offset & wrap, one.timestamp & wrap, one.key, one.value) == (
+            other.offset & wrap,
+            other.timestamp & wrap,
+            other.key,
+            other.value,
+        )
+        assert [value for _, value in one.headers] == [value for _, value in other.headers]
+
+
+def test_a_wrong_checksum_is_found() -> None:
+    batch = bytearray(build_batch([Record(0, 0, None, b"abc")]))
+    batch[-2] ^= 1
+    with pytest.raises(ApiError):
+        decode_columns(bytes(batch))
+
+
+def test_a_false_record_count_is_corrupt() -> None:
+    batch = build_batch([Record(offset, 0, None, b"abc") for offset in range(20)])
+    for count in (-1, 0, 19, 21, 2**31 - 1):
+        changed = HEADER.pack(*read_header(batch)._replace(record_count=count)) + batch[HEADER_SIZE:]
+        with pytest.raises(ApiError) as caught:
+            decode_columns(changed, check_crc=False)
+        assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_aborted_control_and_emptied_batches_leave_no_rows() -> None:
+    kept = build_batch([Record(0, 0, b"a", b"1"), Record(1, 0, b"b", None)])
+    identity = {"producer_id": 5, "producer_epoch": 0}
+    void = build_batch([Record(2, 0, b"c", b"3")], transactional=True, base_sequence=0, **identity)
+    marker = end_transaction_batch(EndTransaction(False, 0), timestamp=0, base_offset=3, **identity)
+    again = build_batch([Record(4, 0, b"d", b"4")], transactional=True, base_sequence=1, codec=3, **identity)
+    emptied = empty_batch(read_header(build_batch([Record(5, 0, b"e", b"")])))
+    buffer = kept + void + marker + again + emptied
+    aborted = [AbortedTransaction(5, 2)]
+    assert decode_columns(buffer, aborted=aborted).offset.to_pylist() == [0, 1, 4]
+    assert decode_columns(buffer).offset.to_pylist() == [0, 1, 2, 4]
+    assert decode_columns(buffer, aborted=aborted, from_offset=1).key.to_pylist() == [b"b", b"d"]
+    assert len(decode_columns(buffer, from_offset=6)) == 0
+    assert len(decode_columns(b"", headers=True)) == 0
+
+
+def test_what_unpacks_is_limited_over_all_batches() -> None:
+    batch = build_batch([Record(0, 0, None, bytes(1000))], codec=4)
+    assert len(decode_columns(batch * 3, limit=3200)) == 3
+    with pytest.raises(ApiError) as caught:
+        decode_columns(batch * 3, limit=3000)
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def header_column(records: list[Record]) -> Any:
+    return pa.array([[{"key": key, "value": value} for key, value in record.headers] for record in records], HEADER_TYPE)
+
+
+@given(record_lists(contiguous=True), st.integers(0, 4), st.booleans())
+def test_encoding_by_column_gives_the_builder_s_bytes(records: list[Record], codec: int, with_headers: bool) -> None:
+    builder = BatchBuilder(codec)
+    for record in records:
+        builder.append(record.timestamp, record.key, record.value, record.headers if with_headers else ())
+    identity = {"producer_id": 11, "producer_epoch": 2, "base_sequence": 30}
+    encoded = encode_columns(
+        key=pa.array([record.key for record in records], pa.binary()),
+        value=pa.array([record.value for record in records], pa.binary()),
+        timestamp=pa.array([record.timestamp for record in records], pa.int64()),
+        headers=header_column(records) if with_headers else None,
+        codec=codec,
+        transactional=True,
+        **identity,
+    )
+    assert encoded == builder.build(transactional=True, **identity)
+
+
+def test_strings_chunks_slices_and_missing_columns_are_encoded() -> None:
+    values = pa.chunked_array([["zero", "eins"], ["zwei", None]])
+    records = decode_batch(encode_columns(key=None, value=values, timestamp=7))
+    assert [(record.key, record.value, record.timestamp) for record in records] == [
+        (None, b"zero", 7),
+        (None, b"eins", 7),
+        (None, b"zwei", 7),
+        (None, None, 7),
+    ]
+    sliced = pa.array([b"a", b"b", None, b"d"], pa.binary())[1:3]
+    headers = pa.array([None, [], [{"key": "h", "value": b"1"}], None], HEADER_TYPE)[1:3]
+    records = decode_batch(encode_columns(key=sliced, value=sliced, timestamp=0, headers=headers))
+    assert records == [Record(0, 0, b"b", b"b"), Record(1, 0, None, None, (("h", b"1"),))]
+
+
+@given(st.lists(st.integers(0, 500), min_size=1, max_size=60), st.integers(50, 2000))
+def test_split_rows_cover_all_rows_within_the_batch_size(sizes: list[int], batch_size: int) -> None:
+    values = pa.array([bytes(size) for size in sizes], pa.binary())
+    ranges = split_rows(None, values, batch_size)
+    assert [start for start, _ in ranges] == [0, *(stop for _, stop in ranges[:-1])]
+    assert ranges[-1][1] == len(sizes)
+    for start, stop in ranges:
+        encoded = encode_columns(key=None, value=values[start:stop], timestamp=0)
+        assert len(encoded) <= batch_size or stop == start + 1
