@@ -1,0 +1,35 @@
+"""ottla: Kafka for Python and Spark people.
+
+    from ottla import Producer, Consumer, Admin   # asyncio
+    import ottla.sync                             # the same, without asyncio
+
+Everything is loaded on first use, so that `import ottla` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ottla.client.admin import Admin
+    from ottla.model.errors import ApiError, OttlaError
+    from ottla.model.ids import TopicPartition
+
+__version__ = "0.1.0"
+__all__ = ["Admin", "ApiError", "OttlaError", "TopicPartition", "__version__"]
+
+_HOMES = {
+    "Admin": "ottla.client.admin",
+    "ApiError": "ottla.model.errors",
+    "OttlaError": "ottla.model.errors",
+    "TopicPartition": "ottla.model.ids",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ottla' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value

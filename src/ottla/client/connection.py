@@ -121,6 +121,7 @@ class Connection(asyncio.Protocol):
         self.versions: dict[int, Versions] = {}
         self.features: dict[str, int] = {}  # finalized features: name, level
         self.features_epoch = -1
+        self.sent = 0  # requests so far
         self.on_lost: Callable[[Connection, NetworkError], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -206,6 +207,7 @@ class Connection(asyncio.Protocol):
     def _write(self, request: Message, version: int) -> int:
         assert self._transport is not None
         correlation_id = self._next_id
+        self.sent += 1
         self._next_id = 0 if correlation_id == LAST_CORRELATION_ID else correlation_id + 1
         self._transport.writelines(request_frame(request, version, correlation_id, self.options.client_id))
         return correlation_id
