@@ -22,7 +22,7 @@ from ottla.protocol.primitives import read_uvarint, uvarint, uvarint_tail
 from ottla.protocol.schema import Field, Message, Struct
 
 M = TypeVar("M", bound=Message)
-Reader = Callable[[bytes, int], tuple[Any, int]]
+Reader = Callable[[bytes | bytearray, int], tuple[Any, int]]
 Writer = Callable[[Any, Callable[[Any], None]], None]
 
 _FORMATS = {
@@ -32,7 +32,7 @@ _FORMATS = {
 MAX_STRUCTS = 1 << 20  # in one array: a frame of the largest size must not become a hundred times its size in objects
 
 
-def decode(message: type[M], version: int, buffer: bytes, position: int = 0) -> M:
+def decode(message: type[M], version: int, buffer: bytes | bytearray, position: int = 0) -> M:
     """Read a whole message; anything left over is a broken peer."""
     value, end = read_from(message, version, buffer, position)
     if end != len(buffer):
@@ -40,7 +40,7 @@ def decode(message: type[M], version: int, buffer: bytes, position: int = 0) -> 
     return value
 
 
-def read_from(message: type[M], version: int, buffer: bytes, position: int = 0) -> tuple[M, int]:
+def read_from(message: type[M], version: int, buffer: bytes | bytearray, position: int = 0) -> tuple[M, int]:
     try:
         return reader(message, version)(buffer, position)
     except (_struct.error, IndexError, UnicodeDecodeError) as error:

@@ -28,39 +28,87 @@ class RequestHead(NamedTuple):
     position: int  # where the rest of the header (its tags, if flexible) or the body starts
 
 
+SCRATCH_SIZE = 1 << 18
+_FIRST_PIECE = 1 << 20  # a frame's claimed size is believed only this far before its bytes arrive
+
+
 class Frames:
-    """Collects received bytes and cuts them into frames. A frame is handed out as one `bytes` of its own."""
+    """Collects received bytes and cuts them into frames, as `asyncio.BufferedProtocol` wants it: `room`, then `filled`.
 
-    __slots__ = ("_buffer", "_limit")
+    Connections of one event loop share a scratch buffer: nothing runs between `room` and `filled`, and what is left over
+    moves out of it. The rest of a large frame is received straight into a buffer of its own, so a megabyte of records is
+    copied once, by the kernel. A frame is a `bytearray` that belongs to its receiver, who may stamp offsets into it.
+    """
 
-    def __init__(self, limit: int) -> None:
-        self._buffer = bytearray()
+    __slots__ = ("_filled", "_frame", "_limit", "_scratch", "_size", "_stub")
+
+    def __init__(self, limit: int, scratch: bytearray | None = None) -> None:
         self._limit = limit
+        self._scratch = bytearray(SCRATCH_SIZE) if scratch is None else scratch
+        self._stub = b""  # up to three bytes of a length
+        self._frame: bytearray | None = None  # a frame that has begun
+        self._size = 0  # how long it will be
+        self._filled = 0  # how much of it is there
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The frames completed by `data`. Raises ProtocolError for a size that is negative or over the limit."""
-        buffer = self._buffer
-        if not buffer and len(data) >= 4:
-            size = _SIZE.unpack_from(data)[0]
-            if size == len(data) - 4 and 0 <= size <= self._limit:
-                return [data[4:]]  # by far the most common case: one whole frame
-        buffer += data
-        frames = []
-        position, end = 0, len(buffer)
-        while end - position >= 4:
-            size = _SIZE.unpack_from(buffer, position)[0]
-            if size < 0 or size > self._limit:
-                raise ProtocolError(f"a frame of {size} bytes; the limit is {self._limit}")
-            if end - position - 4 < size:
-                break
-            frames.append(bytes(memoryview(buffer)[position + 4 : position + 4 + size]))
-            position += 4 + size
-        if position:
-            del buffer[:position]
+    def room(self) -> memoryview:
+        """Where the next bytes received should go; never empty."""
+        if self._frame is not None:
+            return memoryview(self._frame)[self._filled :]
+        self._scratch[: len(self._stub)] = self._stub
+        return memoryview(self._scratch)[len(self._stub) :]
+
+    def filled(self, size: int) -> list[bytearray]:
+        """`size` bytes were put into `room()`; the frames that this completes. Raises ProtocolError for a size out of bounds."""
+        if self._frame is None:
+            return self._cut(len(self._stub) + size)
+        self._filled += size
+        if self._filled < len(self._frame):
+            return []
+        frame = self._frame
+        if self._filled < self._size:
+            self._begin(frame, min(self._size, 2 * len(frame)))
+            return []
+        self._frame = None
+        return [frame]
+
+    def feed(self, data: bytes) -> list[bytearray]:
+        """The same for bytes that are already somewhere."""
+        frames: list[bytearray] = []
+        view = memoryview(data)
+        while view:
+            room = self.room()
+            size = min(len(room), len(view))
+            room[:size] = view[:size]
+            frames += self.filled(size)
+            view = view[size:]
         return frames
 
+    def _cut(self, end: int) -> list[bytearray]:
+        frames: list[bytearray] = []
+        position, scratch = 0, self._scratch
+        self._stub = b""
+        while end - position >= 4:
+            size = _SIZE.unpack_from(scratch, position)[0]
+            if size < 0 or size > self._limit:
+                raise ProtocolError(f"a frame of {size} bytes; the limit is {self._limit}")
+            start = position + 4
+            if end - start < size:
+                self._size = size
+                self._begin(scratch[start:end], min(size, max(_FIRST_PIECE, end - start + 1)))
+                return frames
+            frames.append(scratch[start : start + size])
+            position = start + size
+        self._stub = bytes(scratch[position:end])
+        return frames
 
-def read_request_head(frame: bytes) -> RequestHead:
+    def _begin(self, beginning: bytearray, size: int) -> None:
+        """A new buffer rather than a larger one: the loop still holds a view of the old."""
+        self._frame = bytearray(size)
+        self._frame[: len(beginning)] = beginning
+        self._filled = len(beginning)
+
+
+def read_request_head(frame: bytes | bytearray) -> RequestHead:
     try:
         api_key, api_version, correlation_id, length = _REQUEST.unpack_from(frame)
         end = _REQUEST.size + max(length, 0)
@@ -72,7 +120,7 @@ def read_request_head(frame: bytes) -> RequestHead:
     return RequestHead(api_key, api_version, correlation_id, client_id, end)
 
 
-def skip_tags(frame: bytes, position: int) -> int:
+def skip_tags(frame: bytes | bytearray, position: int) -> int:
     """The position after a tag section nobody here reads."""
     try:
         count, position = read_uvarint(frame, position)
@@ -106,6 +154,6 @@ def response_frame(response: Message, version: int, correlation_id: int) -> list
     return parts
 
 
-def response_body_start(frame: bytes, flexible: bool) -> int:
+def response_body_start(frame: bytes | bytearray, flexible: bool) -> int:
     """Where the body of a response starts: after the correlation id and, if flexible, the tags."""
     return skip_tags(frame, 4) if flexible else 4

@@ -12,7 +12,7 @@ MAX_UVARINT32_BYTES = 5
 MAX_UVARINT64_BYTES = 10
 
 
-def uvarint_tail(buffer: bytes, position: int, first: int) -> tuple[int, int]:
+def uvarint_tail(buffer: bytes | bytearray, position: int, first: int) -> tuple[int, int]:
     """Finish an unsigned varint whose first byte had its continuation bit set; `position` is after that byte."""
     value = first & 0x7F
     for shift in (7, 14, 21, 28):
@@ -26,14 +26,14 @@ def uvarint_tail(buffer: bytes, position: int, first: int) -> tuple[int, int]:
     raise ProtocolError("an unsigned varint is longer than 32 bits")
 
 
-def read_uvarint(buffer: bytes, position: int) -> tuple[int, int]:
+def read_uvarint(buffer: bytes | bytearray, position: int) -> tuple[int, int]:
     first = buffer[position]
     if first < 0x80:
         return first, position + 1
     return uvarint_tail(buffer, position + 1, first)
 
 
-def read_varint(buffer: bytes, position: int) -> tuple[int, int]:
+def read_varint(buffer: bytes | bytearray, position: int) -> tuple[int, int]:
     """A zigzag varint of up to 64 bits, as records use for lengths and deltas."""
     value = shift = 0
     for _ in range(MAX_UVARINT64_BYTES):

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ottla.records.compression import codec_id
+
 LONG_MAX = 2**63 - 1
 
 
@@ -36,6 +38,9 @@ class LogConfig:
     log_append_time: bool = False
     timestamp_before_max_ms: int = LONG_MAX
     timestamp_after_max_ms: int = 3_600_000
+    min_insync_replicas: int = 1
+    codec: int | None = None  # compression.type; None keeps the producer's
+    compression_level: int | None = None
     producer_id_expiration_ms: int = 86_400_000  # a broker setting
     verify_transactions: bool = True  # transaction.partition.verification.enable, a broker setting
 
@@ -49,6 +54,11 @@ class LogConfig:
         kind = values.get("message.timestamp.type")
         if kind is not None:
             found["log_append_time"] = kind == "LogAppendTime"
+        codec = values.get("compression.type", "producer")
+        if codec != "producer":
+            found["codec"] = codec_id("none" if codec == "uncompressed" else codec)
+            level = values.get(f"compression.{codec}.level")
+            found["compression_level"] = None if level == -1 else level
         return cls(**found)
 
 
@@ -63,6 +73,7 @@ _NAMES = {
     "retention.bytes": "retention_bytes",
     "flush.messages": "flush_messages",
     "flush.ms": "flush_ms",
+    "min.insync.replicas": "min_insync_replicas",
     "delete.retention.ms": "delete_retention_ms",
     "min.compaction.lag.ms": "min_compaction_lag_ms",
     "max.compaction.lag.ms": "max_compaction_lag_ms",

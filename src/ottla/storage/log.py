@@ -69,7 +69,7 @@ class Log:
         """-1 when the log has never had one."""
         raise NotImplementedError
 
-    def append_as_leader(self, buffer: bytearray, batches: list[tuple[int, BatchHeader]], leader_epoch: int, now_ms: int, *, origin: Origin = Origin.CLIENT, guard: VerificationGuard | None = None, transaction_version: int = 0) -> AppendResult:  # fmt: skip
+    def append_as_leader(self, buffer: bytearray | memoryview, batches: list[tuple[int, BatchHeader]], leader_epoch: int, now_ms: int, *, origin: Origin = Origin.CLIENT, guard: VerificationGuard | None = None, transaction_version: int = 0) -> AppendResult:  # fmt: skip
         """Stamps offsets and the leader epoch into `buffer` in place and appends it whole, or raises and appends nothing.
 
         `batches` comes from `records.check_batches` (positions and headers before stamping). Checked here: max.message.bytes

@@ -1,0 +1,216 @@
+"""What a node was told to be: its properties file, and the broker settings that change while it runs.
+
+Three layers hold a broker setting: what was set for this broker at run time, what was set for all brokers at run time, and
+the file. The strongest that is present wins; `Settings` keeps them merged, because the hot path reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ottla.model.settings import BROKER_SETTINGS, GROUP_SETTINGS, TOPIC_SETTINGS, InvalidSetting, Setting, effective
+
+
+class ConfigError(Exception):
+    """One clear sentence for the person who wrote the file."""
+
+
+class Endpoint(NamedTuple):
+    """A listener, as NAME://host:port."""
+
+    name: str
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        name, separator, address = text.partition("://")
+        host, colon, port = address.rpartition(":")
+        if not separator or not colon or not port.isdigit():
+            raise ConfigError(f"{text!r} is not a listener: write NAME://host:port, for example PLAINTEXT://localhost:9092")
+        return cls(name.upper(), host.strip("[]"), int(port))
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """A Java properties file: comments, `=` or `:` or blanks as separator, lines continued by a backslash, escapes."""
+    properties: dict[str, str] = {}
+    for line in _logical_lines(text):
+        end = next((at for at, char in enumerate(line) if char in "=: \t" and (at == 0 or line[at - 1] != "\\")), len(line))
+        key, rest = line[:end], line[end:].lstrip(" \t")
+        if rest[:1] in ("=", ":"):
+            rest = rest[1:].lstrip(" \t")
+        properties[_unescape(key)] = _unescape(rest)
+    return properties
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    pending = ""
+    for raw in text.splitlines():
+        line = pending + raw.lstrip(" \t\f")
+        pending = ""
+        if not line or (line[0] in "#!" and line == raw.lstrip(" \t\f")):
+            continue
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            pending = line[:-1]
+            continue
+        yield line
+    if pending:
+        yield pending
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out, at = [], 0
+    while at < len(text):
+        char = text[at]
+        if char == "\\" and at + 1 < len(text):
+            at += 1
+            if text[at] == "u":
+                out.append(chr(int(text[at + 1 : at + 5], 16)))
+                at += 4
+            else:
+                out.append({"n": "\n", "t": "\t", "r": "\r", "f": "\f"}.get(text[at], text[at]))
+        else:
+            out.append(char)
+        at += 1
+    return "".join(out)
+
+
+class Settings:
+    """The broker settings in force. `settings[name]` is a parsed value; names are those of `BROKER_SETTINGS`."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        self.static = _parse_known(properties)
+        self.for_all: dict[str, Any] = {}
+        self.for_this: dict[str, Any] = {}
+        self._merged: dict[str, Any] = {}
+        self._merge()
+
+    def __getitem__(self, name: str) -> Any:
+        return self._merged[name]
+
+    @property
+    def merged(self) -> Mapping[str, Any]:
+        return self._merged
+
+    def change(self, for_all: Mapping[str, str], for_this: Mapping[str, str]) -> None:
+        """The metadata log says what was set at run time; text that does not parse is left out."""
+        self.for_all = _parse_valid(for_all)
+        self.for_this = _parse_valid(for_this)
+        self._merge()
+
+    def _merge(self) -> None:
+        self._merged = {name: setting.default for name, setting in BROKER_SETTINGS.items()}
+        self._merged |= self.static | self.for_all | self.for_this
+
+    @property
+    def explicit(self) -> Mapping[str, Any]:
+        """Set by somebody rather than by default: what a topic setting may fall back to before its own default."""
+        return self.static | self.for_all | self.for_this
+
+    def topic(self, own: Mapping[str, str]) -> dict[str, Any]:
+        """The effective settings of a topic with these settings of its own."""
+        return self._fall_back(TOPIC_SETTINGS, own)
+
+    def group(self, own: Mapping[str, str]) -> dict[str, Any]:
+        return self._fall_back(GROUP_SETTINGS, own)
+
+    def _fall_back(self, table: Mapping[str, Setting], own: Mapping[str, str]) -> dict[str, Any]:
+        explicit = self.explicit
+        return {name: effective(setting, own, explicit) for name, setting in table.items()}
+
+
+def _parse_known(properties: Mapping[str, str]) -> dict[str, Any]:
+    parsed = {}
+    for name, text in properties.items():
+        setting = BROKER_SETTINGS.get(name)
+        if setting is None:
+            continue  # Kafka, too, lets properties pass that it does not know: plugins read them
+        try:
+            parsed[name] = setting.parse(text)
+        except InvalidSetting as error:
+            raise ConfigError(str(error)) from None
+    return parsed
+
+
+def _parse_valid(properties: Mapping[str, str]) -> dict[str, Any]:
+    parsed = {}
+    for name, text in properties.items():
+        if name in BROKER_SETTINGS:
+            try:
+                parsed[name] = BROKER_SETTINGS[name].parse(text)
+            except InvalidSetting:
+                continue
+    return parsed
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """The part of the properties that cannot change while the node runs."""
+
+    node_id: int
+    roles: tuple[str, ...]
+    listeners: tuple[Endpoint, ...]  # of the broker
+    advertised: tuple[Endpoint, ...]
+    controller_listeners: tuple[Endpoint, ...]
+    voters: tuple[tuple[int, str, int], ...]  # id, host, port
+    bootstrap_servers: tuple[tuple[str, int], ...]  # of the quorum, where its voters are in the log
+    directory: str
+    rack: str | None
+    inter_broker_listener: str
+    controller_listener_names: tuple[str, ...]
+    settings: Settings
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> NodeConfig:
+        settings = Settings(properties)
+        node_id = settings["node.id"] if settings["node.id"] is not None else settings["broker.id"]
+        if node_id is None or node_id < 0:
+            raise ConfigError("node.id is missing: give this node a number of its own, for example node.id=1")
+        roles = settings["process.roles"] or ("broker", "controller")
+        controller_names = tuple(name.upper() for name in settings["controller.listener.names"] or ("CONTROLLER",))
+        endpoints = [Endpoint.parse(text) for text in settings["listeners"]]
+        listeners = tuple(endpoint for endpoint in endpoints if endpoint.name not in controller_names)
+        advertised = _advertised(settings, listeners)
+        if "broker" in roles and not listeners:
+            raise ConfigError("a broker needs a listener for its clients: listeners=PLAINTEXT://localhost:9092")
+        return cls(
+            node_id=node_id,
+            roles=roles,
+            listeners=listeners if "broker" in roles else (),
+            advertised=advertised,
+            controller_listeners=tuple(e for e in endpoints if e.name in controller_names) if "controller" in roles else (),
+            voters=tuple(_voter(text) for text in settings["controller.quorum.voters"]),
+            bootstrap_servers=tuple(_address(text) for text in settings["controller.quorum.bootstrap.servers"]),
+            directory=(settings["log.dirs"] or settings["log.dir"])[0],
+            rack=settings["broker.rack"],
+            inter_broker_listener=(
+                settings["inter.broker.listener.name"] or (listeners[0].name if listeners else "PLAINTEXT")
+            ).upper(),
+            controller_listener_names=controller_names,
+            settings=settings,
+        )
+
+
+def _advertised(settings: Settings, listeners: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
+    """A listener on all addresses must be told to clients by some name; the machine's own is the usual one."""
+    if settings["advertised.listeners"]:
+        return tuple(Endpoint.parse(text) for text in settings["advertised.listeners"])
+    return tuple(Endpoint(e.name, "localhost" if e.host in ("", "0.0.0.0", "::") else e.host, e.port) for e in listeners)
+
+
+def _voter(text: str) -> tuple[int, str, int]:
+    number, at, address = text.partition("@")
+    if not at or not number.isdigit():
+        raise ConfigError(f"{text!r} is not a voter: controller.quorum.voters is a list of id@host:port")
+    return int(number), *_address(address)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit():
+        raise ConfigError(f"{text!r} is not an address: write host:port")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,140 @@
+"""Runs the controller machine on the node that leads the metadata quorum: decide → append → apply → park → reply.
+
+Replies wait until everything that their decision could have seen is committed; losing leadership fails them all with
+NOT_CONTROLLER, and the asker looks for the new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.rules import Rules
+from ottla.metadata.controller import Controller
+from ottla.metadata.features import BOOTSTRAP_LEVELS, SUPPORTED_LEVELS
+from ottla.metadata.image import ClusterImage
+from ottla.metadata.records import MetadataRecord
+from ottla.metadata.state import Activated, Context, ControllerSettings, SessionChange, TimedOut
+from ottla.model.errors import ApiError, ErrorCode
+from ottla.model.machine import Decision, Ticket
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+log = logging.getLogger("ottla.controller")
+MAX_WAITING = 10_000  # requests whose records are not committed yet
+
+Append = Callable[[Sequence[MetadataRecord], int], int]  # records and metadata version → offset of the first; raises ApiError
+
+
+class ActiveController:
+    """`append` puts records at the end of the metadata log, which `end_offset` tells; `committed` is called as it commits."""
+
+    def __init__(self, node: Node, image: ClusterImage, epoch: int, append: Append, end_offset: Callable[[], int]) -> None:
+        self._node = node
+        self._epoch = epoch
+        self._append = append
+        self._end_offset = end_offset
+        self._machine = Controller(controller_settings(node), Rules(node.settings), image)
+        self._tickets: dict[Ticket, asyncio.Future[Any]] = {}
+        self._next_ticket = 0
+        self._parked: deque[tuple[int, Ticket, Any]] = deque()  # commit offset to wait for, who, what
+        self._timers: dict[Any, asyncio.TimerHandle] = {}
+        self._committed = 0
+        self._run(Activated(), 0, 0)
+
+    def ask(self, request: Any, version: int) -> asyncio.Future[Any]:
+        future = asyncio.get_running_loop().create_future()
+        if len(self._tickets) >= MAX_WAITING:
+            future.set_exception(ApiError(ErrorCode.REQUEST_TIMED_OUT, "the controller has too many requests waiting"))
+            return future
+        self._next_ticket += 1
+        self._tickets[self._next_ticket] = future
+        try:
+            self._run(request, self._next_ticket, version)
+        except ApiError as error:
+            self._tickets.pop(self._next_ticket).set_exception(error)
+        return future
+
+    def _run(self, event: Any, ticket: Ticket, version: int) -> None:
+        clock, random = self._node.world.clock, self._node.world.random
+        context = Context(
+            now_ms=int(clock.monotonic_ms()),
+            next_offset=self._end_offset(),
+            ticket=ticket,
+            version=version,
+            new_uuid=lambda: random.bytes(16),
+            random_index=random.below,
+        )
+        decision = self._machine.decide(event, context)
+        self._carry_out(decision)
+
+    def _carry_out(self, decision: Decision[MetadataRecord, SessionChange]) -> None:
+        if decision.records:
+            first = self._append(decision.records, self._machine.image.metadata_version)
+            self._machine.apply_batch(decision.records, first, self._epoch)
+        for change in decision.changes:
+            self._machine.apply_change(change)
+        for timer in decision.timers:
+            self._set_timer(timer.key, timer.delay_ms)
+        for reply in decision.replies:
+            self._parked.append((self._end_offset(), reply.ticket, reply.message))
+        self.committed(self._committed)
+
+    def _set_timer(self, key: Any, delay_ms: int | None) -> None:
+        former = self._timers.pop(key, None)
+        if former is not None:
+            former.cancel()
+        if delay_ms is not None:
+            self._timers[key] = asyncio.get_running_loop().call_later(delay_ms / 1000, self._time_out, key)
+
+    def _time_out(self, key: Any) -> None:
+        self._timers.pop(key, None)
+        try:
+            self._run(TimedOut(key), 0, 0)
+        except ApiError as error:
+            log.warning("controller could not act timer=%s error=%s", key, error)
+            self._set_timer(key, 1000)
+
+    def committed(self, offset: int) -> None:
+        """Everything below `offset` is committed, and the image that shows it is published."""
+        self._committed = offset
+        while self._parked and self._parked[0][0] <= offset:
+            _, ticket, message = self._parked.popleft()
+            future = self._tickets.pop(ticket, None)
+            if future is not None and not future.done():
+                future.set_result(message)
+
+    def close(self) -> None:
+        """No longer the leader, or stopping."""
+        for timer in self._timers.values():
+            timer.cancel()
+        for future in self._tickets.values():
+            if not future.done():
+                future.set_exception(ApiError(ErrorCode.NOT_CONTROLLER))
+        self._tickets.clear()
+        self._parked.clear()
+        self._machine.stand_down()
+
+
+def controller_settings(node: Node) -> ControllerSettings:
+    settings = node.settings
+    voters = frozenset(voter for voter, _, _ in node.config.voters) or frozenset({node.node_id})
+    balance_ms = settings["leader.imbalance.check.interval.seconds"] * 1000
+    return ControllerSettings(
+        cluster_id=node.cluster_id,
+        node_id=node.node_id,
+        supported_features=SUPPORTED_LEVELS,
+        bootstrap_features=BOOTSTRAP_LEVELS,
+        quorum_ids=voters,
+        session_timeout_ms=settings["broker.session.timeout.ms"],
+        default_partition_count=settings["num.partitions"],
+        default_replication_factor=settings["default.replication.factor"],
+        imbalance_check_interval_ms=balance_ms if settings["auto.leader.rebalance.enable"] else None,
+        # A no-op proves a leader alive to those who follow it; alone it would only wear the disk.
+        max_idle_interval_ms=settings["metadata.max.idle.interval.ms"] if len(voters) > 1 else 0,
+        topic_deletion_enabled=settings["delete.topic.enable"],
+    )

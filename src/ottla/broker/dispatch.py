@@ -1,0 +1,165 @@
+"""From a frame to a handler and back to the parts of a reply. A dispatcher only calls; what requests mean is in `handlers/`.
+
+A handler is a function of (request, context). It returns the response, or an awaitable of it when it must wait; None means
+that no reply is wanted. Raising ApiError answers with that code wherever the response has a place for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ottla.broker.server import Answer, Connection, Exchange
+from ottla.model.errors import ApiError, ErrorCode, ProtocolError
+from ottla.protocol.apis import APIS, BY_NAME, Api
+from ottla.protocol.codec import decode
+from ottla.protocol.framing import API_VERSIONS_KEY, RequestHead, read_request_head, response_frame, skip_tags
+from ottla.protocol.schema import Message
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+log = logging.getLogger("ottla.dispatch")
+ANONYMOUS = "User:ANONYMOUS"
+
+
+class RequestContext:
+    """Who asks, how, and of whom."""
+
+    __slots__ = ("address", "api", "client_id", "connection", "listener", "node", "principal", "version")
+
+    def __init__(self, node: Node, connection: Connection, api: Api, version: int, client_id: str | None) -> None:
+        self.node = node
+        self.connection = connection
+        self.api = api
+        self.version = version
+        self.client_id = client_id or ""
+        self.listener = connection.listener
+        self.address = connection.address
+        self.principal: str = connection.session.get("principal", ANONYMOUS)
+
+
+Handler = Callable[[Any, RequestContext], Any]
+F = TypeVar("F", bound=Handler)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    api: Api
+    handler: Handler
+    lets_next_start: bool
+
+
+_SERVED: dict[str, dict[int, Served]] = {"broker": {}, "controller": {}}
+
+
+def handles(name: str, *, roles: tuple[str, ...] = ("broker",), lets_next_start: bool = False) -> Callable[[F], F]:
+    """Register a handler for a request of the table. `lets_next_start`: its order is fixed once it has returned."""
+
+    def register(handler: F) -> F:
+        api = BY_NAME[name]
+        for role in roles:
+            assert api.key not in _SERVED[role], f"{name} has two handlers"
+            _SERVED[role][api.key] = Served(api, handler, lets_next_start)
+        return handler
+
+    return register
+
+
+def served_by(role: str) -> dict[int, Served]:
+    return _SERVED[role]
+
+
+class Dispatcher:
+    """Serves the requests of one listener, which has one role."""
+
+    def __init__(self, node: Node, role: str) -> None:
+        self._node = node
+        self._served = served_by(role)
+
+    def __call__(self, connection: Connection, frame: bytearray) -> Exchange:
+        head = read_request_head(frame)
+        served = self._served.get(head.api_key)
+        if served is None:
+            named = APIS.get(head.api_key)
+            raise ProtocolError(f"API key {head.api_key} ({named.name if named else 'unknown'}) is not served here")
+        api = served.api
+        version = head.api_version
+        if version not in api.versions:
+            if head.api_key != API_VERSIONS_KEY:
+                raise ProtocolError(f"{api.name} version {version} is not served, only {api.versions}")
+            return self._unknown_api_versions(served, connection, head)
+        start = skip_tags(frame, head.position) if version in api.request.FLEXIBLE else head.position
+        request = decode(api.request, version, frame, start)
+        context = RequestContext(self._node, connection, api, version, head.client_id)
+        return self._exchange(served, request, context, head)
+
+    def _exchange(self, served: Served, request: Message, context: RequestContext, head: RequestHead) -> Exchange:
+        try:
+            response = served.handler(request, context)
+        except ApiError as error:
+            response = error_response(request, context, error)
+        lets_next_start = served.lets_next_start
+        if inspect.iscoroutine(response):
+            response = asyncio.ensure_future(response)
+            lets_next_start = False  # a coroutine has only just begun: its order is not fixed yet
+        if isinstance(response, asyncio.Future):
+            later = _Later(request, context, head)
+            response.add_done_callback(later.finish)
+            later.answer.add_done_callback(lambda answer: response.cancel() if answer.cancelled() else None)
+            return Exchange(None, later.answer, lets_next_start)
+        return Exchange(finished(response, context, head))
+
+    def _unknown_api_versions(self, served: Served, connection: Connection, head: RequestHead) -> Exchange:
+        """A client newer than us is told, in the form every client reads, what to come back with (KIP-511)."""
+        context = RequestContext(self._node, connection, served.api, 0, head.client_id)
+        response = served.handler(served.api.request(), context)
+        response.error_code = ErrorCode.UNSUPPORTED_VERSION
+        return Exchange(response_frame(response, 0, head.correlation_id))
+
+
+class _Later:
+    """Turns the awaited response of a handler into the awaited answer of a connection."""
+
+    __slots__ = ("_context", "_head", "_request", "answer")
+
+    def __init__(self, request: Message, context: RequestContext, head: RequestHead) -> None:
+        self._request = request
+        self._context = context
+        self._head = head
+        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    def finish(self, response: asyncio.Future[Any]) -> None:
+        if self.answer.done() or response.cancelled():
+            self.answer.cancel()
+            return
+        failure = response.exception()
+        if isinstance(failure, ApiError):
+            result = error_response(self._request, self._context, failure)
+        elif failure is not None:
+            log.error("request failed api=%s version=%d", self._context.api.name, self._context.version, exc_info=failure)
+            result = error_response(self._request, self._context, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+        else:
+            result = response.result()
+        self.answer.set_result(finished(result, self._context, self._head))
+
+
+def finished(response: Message | None, context: RequestContext, head: RequestHead) -> Answer:
+    if response is None:
+        return None
+    return response_frame(response, context.version, head.correlation_id)
+
+
+def error_response(request: Message, context: RequestContext, error: ApiError) -> Message:
+    """The code at the response's top level; requests with a place per topic or member answer there themselves."""
+    response: Any = context.api.response()
+    if not hasattr(response, "error_code"):
+        raise ProtocolError(f"{context.api.name} cannot be answered with {error}")
+    response.error_code = int(error.code)
+    if hasattr(response, "error_message"):
+        response.error_message = error.message
+    return response  # type: ignore[no-any-return]

@@ -1,0 +1,156 @@
+"""Fetch 4-18: records out, to consumers and followers, as a long poll.
+
+Versions: 5 log start offset; 7 sessions; 9 leader epochs; 10 zstd; 11 rack and closest replica; 12 flexible, divergence;
+13 topic ids; 15 replica state with broker epoch; 16 leader hints; 17 directory ids; 18 a follower's high watermark.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ottla.broker.dispatch import RequestContext, handles
+from ottla.broker.purgatory import Parked
+from ottla.broker.replicas import Replica
+from ottla.broker.sessions import INITIAL_EPOCH, NO_SESSION, PartitionData, Session, Wanted, to_the_end
+from ottla.model.errors import ApiError, ErrorCode
+from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
+from ottla.storage.types import LogSlice
+
+TopicReply = FetchResponse.FetchableTopicResponse
+READ_COMMITTED = 1
+
+
+@handles("Fetch")
+def fetch(request: FetchRequest, context: RequestContext) -> Any:
+    node = context.node
+    try:
+        session, wanted = node.fetch_sessions.begin(request, context.version, node.world.clock.monotonic_ms())
+    except ApiError as error:
+        return FetchResponse(error_code=error.code)
+    turn = _Turn(request, context, session, list(wanted))
+    response = turn.attempt(final=request.max_wait_ms <= 0)
+    if response is not None:
+        return response
+    return Parked(turn.attempt, request.max_wait_ms, turn.watched()).future
+
+
+class _Turn:
+    """One fetch request: read, and answer when there is enough, an error, or no more time."""
+
+    __slots__ = ("_context", "_follower", "_max_bytes", "_min_bytes", "_request", "_session", "_wanted")
+
+    def __init__(self, request: FetchRequest, context: RequestContext, session: Session | None, wanted: list[Wanted]) -> None:
+        self._request = request
+        self._context = context
+        self._session = session
+        self._wanted = wanted
+        self._follower = request.replica_id if context.version < 15 else request.replica_state.replica_id
+        self._max_bytes = min(request.max_bytes, context.node.settings["fetch.max.bytes"])
+        self._min_bytes = min(request.min_bytes, self._max_bytes)
+
+    def watched(self) -> set[Any]:
+        replicas = (self._context.node.replicas.get(self._name(row) or "", row.partition) for row in self._wanted)
+        return {replica.watchers for replica in replicas if replica is not None}
+
+    def _name(self, wanted: Wanted) -> str | None:
+        return wanted.topic if self._context.version < 13 else self._context.node.topic_name(wanted.topic_id)
+
+    def attempt(self, final: bool) -> FetchResponse | None:
+        remaining, total, urgent = self._max_bytes, 0, final or not self._wanted
+        results = []
+        for wanted in self._wanted:
+            data = self._read(wanted, remaining, first=total == 0)
+            results.append((wanted, data))
+            total += len(data.records)
+            remaining = max(0, remaining - len(data.records))
+            urgent = urgent or data.error_code != 0 or data.diverging_epoch.epoch >= 0 or data.preferred_read_replica >= 0
+        if total < self._min_bytes and not urgent:
+            return None
+        return self._answer(results)
+
+    def _read(self, wanted: Wanted, max_bytes: int, first: bool) -> PartitionData:
+        data = PartitionData(partition_index=wanted.partition, records=b"")
+        try:
+            name = self._name(wanted)
+            if name is None:
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+            replica = self._context.node.replicas.leader(name, wanted.partition)
+            replica.check_epoch(wanted.current_leader_epoch)
+            self._fill(data, replica, wanted, min(max_bytes, wanted.max_bytes), first)
+        except ApiError as error:
+            data.error_code = error.code
+            data.high_watermark = -1
+        return data
+
+    def _fill(self, data: PartitionData, replica: Replica, wanted: Wanted, max_bytes: int, first: bool) -> None:
+        log = replica.log
+        committed_only = self._request.isolation_level == READ_COMMITTED and self._follower < 0
+        upper = log.log_end_offset if self._follower >= 0 else log.last_stable_offset if committed_only else log.high_watermark
+        found = log.read(wanted.offset, max_bytes, upper, first)
+        data.high_watermark = log.high_watermark
+        data.last_stable_offset = log.last_stable_offset
+        data.log_start_offset = log.log_start_offset
+        data.records = _part(found)
+        data.aborted_transactions = None
+        if committed_only:
+            data.aborted_transactions = [
+                PartitionData.AbortedTransaction(producer_id=row.producer_id, first_offset=row.first_offset)
+                for row in log.aborted_transactions(wanted.offset, found.end_offset)
+            ]
+
+    def _answer(self, results: list[tuple[Wanted, PartitionData]]) -> FetchResponse:
+        session = self._session
+        response = FetchResponse(session_id=session.session_id if session else self._new_session())
+        topic: FetchResponse.FetchableTopicResponse | None = None
+        for wanted, data in results:
+            if session is not None and not wanted.is_news(data):
+                continue
+            if topic is None or (topic.topic, topic.topic_id) != (wanted.topic, wanted.topic_id):
+                topic = TopicReply(topic=wanted.topic, topic_id=wanted.topic_id)
+                response.responses.append(topic)
+            topic.partitions.append(data)
+            if session is not None and len(data.records):
+                to_the_end(session, wanted)
+        self._hint_leaders(response)
+        return response
+
+    def _new_session(self) -> int:
+        node = self._context.node
+        if self._context.version < 7 or self._request.session_epoch != INITIAL_EPOCH or not self._wanted:
+            return NO_SESSION
+        session_id = 1 + node.world.random.below(2**31 - 1)
+        slots = node.settings["max.incremental.fetch.session.cache.slots"]
+        now_ms = node.world.clock.monotonic_ms()
+        if node.fetch_sessions.has(session_id):
+            return NO_SESSION
+        made = node.fetch_sessions.create(self._wanted, self._context.version, session_id, slots, now_ms)
+        return NO_SESSION if made is None else session_id
+
+    def _hint_leaders(self, response: FetchResponse) -> None:
+        """Tell a reader with stale metadata where to go (KIP-951)."""
+        node, version = self._context.node, self._context.version
+        if version < 12:
+            return
+        leaders = set()
+        for topic in response.responses:
+            for data in topic.partitions:
+                if data.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+                    state = node.partition_state(topic.topic or node.topic_name(topic.topic_id), data.partition_index)
+                    if state is not None:
+                        data.current_leader = PartitionData.LeaderIdAndEpoch(
+                            leader_id=state.leader, leader_epoch=state.leader_epoch
+                        )
+                        leaders.add(state.leader)
+        if version >= 16 and leaders:
+            response.node_endpoints = [
+                FetchResponse.NodeEndpoint(node_id=node_id, host=endpoint.host, port=endpoint.port, rack=rack)
+                for node_id, endpoint, rack in node.endpoints(self._context.listener, leaders)
+            ]
+
+
+def _part(found: LogSlice) -> Any:
+    """A slice never spans segments, so it is one range of one file."""
+    if found.empty:
+        return b""
+    [part] = found.parts
+    return part

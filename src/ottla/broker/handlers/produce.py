@@ -1,0 +1,139 @@
+"""Produce 3-13: records in.
+
+Versions: 3 transactional id; 5 log start offset in the reply; 7 zstd; 8 record errors; 9 flexible; 10 leader hints (KIP-951);
+11 transactions v2 allowed from here (KIP-890); 12 implicit partition adds; 13 topic ids.
+
+Versions 0 to 2 are advertised, because older librdkafka takes them for the sign that a broker can do compression, and answered
+as their senders expect when they come: they cannot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ottla.broker.admission import admit
+from ottla.broker.dispatch import RequestContext, handles
+from ottla.broker.purgatory import Parked
+from ottla.broker.replicas import Replica
+from ottla.model.errors import ApiError, ErrorCode
+from ottla.model.ids import INTERNAL_TOPICS
+from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
+from ottla.records.validation import RecordsInvalid
+
+TopicReply = ProduceResponse.TopicProduceResponse
+PartitionReply = TopicReply.PartitionProduceResponse
+ALL = -1
+ADMIN_CLIENT_ID = "__admin_client"  # the one client id that Kafka lets write to internal topics
+
+
+@handles("Produce", lets_next_start=True)
+def produce(request: ProduceRequest, context: RequestContext) -> Any:
+    """Append everything first, then wait for replicas if acks=all: so the order of appends is the order of requests."""
+    replies: list[ProduceResponse.TopicProduceResponse] = []
+    waiting: list[tuple[Replica, PartitionReply, int]] = []
+    now_ms = context.node.world.clock.wall_ms()
+    for topic in request.topic_data:
+        name = topic.name if context.version < 13 else context.node.topic_name(topic.topic_id)
+        reply = TopicReply(name=topic.name, topic_id=topic.topic_id)
+        replies.append(reply)
+        for partition in topic.partition_data:
+            result = _append(request, context, name, partition, now_ms, waiting)
+            reply.partition_responses.append(result)
+    response = ProduceResponse(responses=replies)
+    _hint_leaders(response, context)
+    if request.acks == 0:
+        if any(result.error_code for reply in replies for result in reply.partition_responses):
+            context.connection.close()  # the only way to tell a producer that wants no answers
+        return None
+    if not waiting:
+        return response
+    return _wait(response, waiting, request.timeout_ms)
+
+
+def _append(
+    request: ProduceRequest,
+    context: RequestContext,
+    topic: str | None,
+    data: ProduceRequest.TopicProduceData.PartitionProduceData,
+    now_ms: int,
+    waiting: list[tuple[Replica, PartitionReply, int]],
+) -> PartitionReply:
+    reply = PartitionReply(index=data.index, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1)
+    try:
+        if topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+        if request.acks not in (0, 1, ALL):
+            raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
+        replica = context.node.replicas.leader(topic, data.index)
+        if topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        assert replica.leader is not None
+        replica.leader.check_append(request.acks)
+        buffer, batches = admit(data.records, replica.log.config, now_ms)
+        result = replica.append(buffer, batches, now_ms, transaction_version=2 if context.version >= 12 else 1)
+        reply.base_offset = result.first_offset
+        reply.log_append_time_ms = result.log_append_time_ms
+        reply.log_start_offset = result.log_start_offset
+        if request.acks == ALL and not replica.is_committed(result.last_offset):
+            waiting.append((replica, reply, result.last_offset))
+    except RecordsInvalid as error:
+        reply.error_code = error.code
+        reply.error_message = error.message
+        reply.record_errors = [
+            PartitionReply.BatchIndexAndErrorMessage(batch_index=row.batch_index, batch_index_error_message=row.message)
+            for row in error.errors
+        ]
+    except ApiError as error:
+        reply.error_code = error.code
+        reply.error_message = error.message
+    return reply
+
+
+def _wait(
+    response: ProduceResponse, waiting: list[tuple[Replica, PartitionReply, int]], timeout_ms: int
+) -> asyncio.Future[ProduceResponse]:
+    """Answer once every partition is committed, or has lost its leader, or the time is up."""
+    epochs = {replica: replica.leader_epoch for replica, _, _ in waiting}
+
+    def attempt(final: bool) -> ProduceResponse | None:
+        for row in list(waiting):
+            replica, reply, last_offset = row
+            if replica.leader is None or replica.leader_epoch != epochs[replica]:
+                error: ErrorCode | None = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            else:
+                error = replica.leader.acknowledged(last_offset + 1)
+            if error is None and final:
+                error = ErrorCode.REQUEST_TIMED_OUT
+            if error is not None:
+                waiting.remove(row)
+                _fail(reply, error)
+        return None if waiting else response
+
+    return Parked(attempt, timeout_ms, {replica.watchers for replica, _, _ in waiting}).future
+
+
+def _fail(reply: PartitionReply, error: ErrorCode) -> None:
+    reply.error_code = error
+    if error:
+        reply.base_offset = reply.log_append_time_ms = reply.log_start_offset = -1
+
+
+def _hint_leaders(response: ProduceResponse, context: RequestContext) -> None:
+    """Tell a producer with stale metadata where to go (KIP-951)."""
+    if context.version < 10:
+        return
+    leaders = set()
+    for topic in response.responses:
+        for partition in topic.partition_responses:
+            if partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                state = context.node.partition_state(topic.name or context.node.topic_name(topic.topic_id), partition.index)
+                if state is not None:
+                    partition.current_leader = PartitionReply.LeaderIdAndEpoch(
+                        leader_id=state.leader, leader_epoch=state.leader_epoch
+                    )
+                    leaders.add(state.leader)
+    response.node_endpoints = [
+        ProduceResponse.NodeEndpoint(node_id=node_id, host=endpoint.host, port=endpoint.port, rack=rack)
+        for node_id, endpoint, rack in context.node.endpoints(context.listener, leaders)
+    ]

@@ -1,0 +1,80 @@
+"""What a node does on its own from time to time: retention, compaction, flushing, checkpoints.
+
+Each is a small loop of its own with Kafka's setting for its interval. Work that blocks goes to a worker; a failure is logged
+and tried again at the next turn, because a node that cannot clean must still serve.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+log = logging.getLogger("ottla.housekeeping")
+FLUSH_CHECK_MS = 100
+
+
+class Housekeeping:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        settings = self._node.settings
+        self._every(lambda: settings["log.retention.check.interval.ms"], self._retention)
+        self._every(lambda: settings["log.flush.offset.checkpoint.interval.ms"], self._recovery_points)
+        self._every(lambda: settings["log.flush.start.offset.checkpoint.interval.ms"], self._log_start_offsets)
+        self._every(lambda: settings["replica.high.watermark.checkpoint.interval.ms"], self._high_watermarks)
+        self._every(lambda: settings["replica.lag.time.max.ms"] // 2, self._in_sync_sets)
+        self._every(lambda: FLUSH_CHECK_MS, self._flush)
+
+    def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def _every(self, interval_ms: Callable[[], int], work: Callable[[], Awaitable[None]]) -> None:
+        async def loop() -> None:
+            while True:
+                await asyncio.sleep(interval_ms() / 1000)
+                try:
+                    await work()
+                except Exception:
+                    log.exception("housekeeping failed work=%s", work.__name__)
+
+        self._tasks.append(asyncio.get_running_loop().create_task(loop()))
+
+    async def _retention(self) -> None:
+        for replica in list(self._node.replicas):
+            now_ms = self._node.world.clock.wall_ms()
+            replica.log.roll_if_due(now_ms)
+            if replica.log.apply_retention(now_ms):
+                replica.watchers.wake()
+            replica.log.housekeeping(now_ms)
+            await asyncio.sleep(0)  # ten thousand partitions must not hold up the loop
+        self._node.directory.housekeeping(self._node.world.clock.wall_ms())
+
+    async def _in_sync_sets(self) -> None:
+        now_ms = int(self._node.world.clock.monotonic_ms())
+        for replica in self._node.replicas:
+            if replica.leader is not None:
+                replica.progress(replica.leader.tick(now_ms))
+
+    async def _flush(self) -> None:
+        for replica in list(self._node.replicas):
+            if replica.log.flush_due(self._node.world.clock.wall_ms()):
+                job = replica.log.prepare_flush()
+                await self._node.world.workers.thread(job.run)
+                replica.log.complete_flush(job, self._node.world.clock.wall_ms())
+
+    async def _recovery_points(self) -> None:
+        self._node.directory.checkpoint_recovery_points()
+
+    async def _log_start_offsets(self) -> None:
+        self._node.directory.checkpoint_log_start_offsets()
+
+    async def _high_watermarks(self) -> None:
+        self._node.directory.checkpoint_high_watermarks()

@@ -1,0 +1,126 @@
+"""A broker's standing with the controller: registered, heard of, unfenced; and, at the end, in controlled shutdown.
+
+Heartbeats say how far the broker has read the metadata. The controller fences a broker it has not heard of; the broker itself
+goes on serving what it has, because a client with an old leader learns of the new one from the epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from ottla.metadata.features import KRAFT_VERSION, SUPPORTED_LEVELS
+from ottla.model.errors import ApiError, ErrorCode
+from ottla.protocol.messages.controller import BrokerHeartbeatRequest, BrokerHeartbeatResponse, BrokerRegistrationRequest
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+
+log = logging.getLogger("ottla.lifecycle")
+PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = range(4)
+_PROTOCOLS = {"PLAINTEXT": PLAINTEXT, "SSL": SSL, "SASL_PLAINTEXT": SASL_PLAINTEXT, "SASL_SSL": SASL_SSL}
+CONTROLLED_SHUTDOWN_MS = 5_000
+RETRY_MS = 50
+
+
+class Lifecycle:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._incarnation = node.world.random.bytes(16)
+        self._beating: asyncio.Task[None] | None = None
+        self._shutting_down = False
+        self._may_stop = asyncio.Event()
+        self.broker_epoch = -1
+        self.unfenced = asyncio.Event()
+
+    async def start(self) -> None:
+        if "broker" not in self._node.config.roles:
+            return
+        await self._register()
+        self._beating = asyncio.get_running_loop().create_task(self._beat())
+        await self.unfenced.wait()
+
+    async def stop(self) -> None:
+        if self._beating is None:
+            return
+        if self._node.settings["controlled.shutdown.enable"] and len(self._node.image.brokers) > 1:
+            self._shutting_down = True
+            try:
+                await asyncio.wait_for(self._may_stop.wait(), CONTROLLED_SHUTDOWN_MS / 1000)
+            except TimeoutError:
+                log.warning("controlled shutdown took too long node=%d", self._node.node_id)
+        self._beating.cancel()
+
+    async def _register(self) -> None:
+        deadline = self._node.world.clock.monotonic_ms() + self._node.settings["initial.broker.registration.timeout.ms"]
+        while True:
+            try:
+                response = await self._node.quorum.ask(self._registration())
+                if not response.error_code:
+                    self.broker_epoch = response.broker_epoch
+                    return
+                error = ApiError(ErrorCode(response.error_code))
+            except ApiError as refused:
+                error = refused
+            if self._node.world.clock.monotonic_ms() > deadline or error.code == ErrorCode.INCONSISTENT_CLUSTER_ID:
+                raise error
+            await asyncio.sleep(RETRY_MS / 1000)
+
+    def _registration(self) -> BrokerRegistrationRequest:
+        node = self._node
+        registered = node.image.brokers.get(node.node_id)
+        return BrokerRegistrationRequest(
+            broker_id=node.node_id,
+            cluster_id=node.cluster_id,
+            incarnation_id=self._incarnation,
+            listeners=[
+                BrokerRegistrationRequest.Listener(
+                    name=e.name, host=e.host, port=e.port, security_protocol=self._protocol(e.name)
+                )
+                for e in node.advertised
+            ],
+            features=[
+                BrokerRegistrationRequest.Feature(
+                    name=name, min_supported_version=levels.lowest, max_supported_version=levels.highest
+                )
+                for name, levels in SUPPORTED_LEVELS.items()
+                if name != KRAFT_VERSION
+            ],
+            rack=node.config.rack,
+            log_dirs=[node.directory.directory_id],
+            previous_broker_epoch=registered.epoch if registered is not None else -1,
+        )
+
+    def _protocol(self, listener: str) -> int:
+        pairs = (pair.partition(":") for pair in self._node.settings["listener.security.protocol.map"].split(","))
+        names = {name.strip().upper(): protocol.strip().upper() for name, _, protocol in pairs}
+        return _PROTOCOLS.get(names.get(listener, listener), PLAINTEXT)
+
+    async def _beat(self) -> None:
+        interval_ms = self._node.settings["broker.heartbeat.interval.ms"]
+        while True:
+            try:
+                response = await self._node.quorum.ask(
+                    BrokerHeartbeatRequest(
+                        broker_id=self._node.node_id,
+                        broker_epoch=self.broker_epoch,
+                        current_metadata_offset=self._node.image.offset,
+                        want_fence=False,
+                        want_shut_down=self._shutting_down,
+                    )
+                )
+                await self._heard(response)
+            except ApiError as error:
+                log.info("heartbeat refused node=%d error=%s", self._node.node_id, error)
+            soon = self._shutting_down or not self.unfenced.is_set()
+            await asyncio.sleep((RETRY_MS if soon else interval_ms) / 1000)
+
+    async def _heard(self, response: BrokerHeartbeatResponse) -> None:
+        if response.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
+            log.warning("registered again node=%d", self._node.node_id)
+            await self._register()
+        elif not response.error_code and not response.is_fenced:
+            self.unfenced.set()
+        if response.should_shut_down:
+            self._may_stop.set()

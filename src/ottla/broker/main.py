@@ -1,0 +1,84 @@
+"""Start a node from a properties file and run it until it is told to stop: `python -m ottla.broker.main FILE.properties`."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from ottla.broker.config import ConfigError, NodeConfig, parse_properties
+from ottla.broker.node import Node
+from ottla.host import World
+from ottla.host.clock import RealClock, RealRandomness
+from ottla.host.disk import RealDisk
+from ottla.host.network import RealNetwork
+from ottla.host.workers import RealWorkers
+from ottla.model.errors import ApiError
+from ottla.storage.directory import StorageError
+
+
+def real_world() -> World:
+    return World(RealClock(), RealRandomness(), RealNetwork(), RealDisk(), RealWorkers())
+
+
+def run_loop(main: Coroutine[Any, Any, int]) -> int:
+    """On uvloop where it exists; nothing depends on it but speed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    return int(uvloop.run(main))
+
+
+async def serve(properties: Mapping[str, str], ready: Callable[[Node], None]) -> int:
+    """Run a node until SIGTERM or SIGINT. A failure to start is one sentence on standard error and 1."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, stopping.set)
+    try:
+        node = Node(real_world(), NodeConfig.from_properties(properties))
+        await node.start()
+    except (ConfigError, StorageError, OSError, ApiError) as error:
+        sys.stderr.write(f"ottla: {explain(error)}\n")
+        return 1
+    # What lives from here on lives until the end: looking at it again and again would only cost pauses.
+    gc.collect()
+    gc.freeze()
+    ready(node)
+    await stopping.wait()
+    await node.stop()
+    return 0
+
+
+def explain(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno in (98, 48):
+        return f"the port is already in use ({error.strerror or error}); choose another with --port or in listeners"
+    return str(error)
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    if len(sys.argv) != 2:
+        sys.stderr.write("usage: python -m ottla.broker.main FILE.properties\n")
+        return 1
+    try:
+        properties = parse_properties(RealDisk().read_all(sys.argv[1]).decode())
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        sys.stderr.write(f"ottla: {sys.argv[1]} cannot be read: {error}\n")
+        return 1
+    return run_loop(serve(properties, _announce))
+
+
+def _announce(node: Node) -> None:
+    endpoint = node.advertised[0]
+    sys.stdout.write(f"ready bootstrap={endpoint.host}:{endpoint.port}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""One connection of a client: frames in, replies out in the order of their requests.
+
+As in Kafka, the next request of a connection starts when the one before is answered, so a client sees its own writes.
+A request whose order is fixed once its handler has returned (Produce: appended, waiting only for replicas) lets the next one
+start. Replies leave in order whatever happens.
+
+A client that does not read its replies stops being read itself (`MAX_QUEUED_BYTES`); one that sends garbage is closed, with
+one line in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ottla.host.sending import Part, Sender, sender_for
+from ottla.model.errors import ProtocolError
+from ottla.protocol.framing import SCRATCH_SIZE, Frames
+
+log = logging.getLogger("ottla.server")
+MAX_QUEUED_BYTES = 64 << 20
+MAX_WAITING_REQUESTS = 500  # Kafka's queued.max.requests, here for one connection
+
+Answer = list[Part] | None  # the parts of a reply; None when the request wants none (acks=0)
+
+
+class Exchange:
+    """What a dispatcher gives back for a frame: an answer now, or later through `asyncio.Future`."""
+
+    __slots__ = ("answer", "later", "lets_next_start")
+
+    def __init__(self, answer: Answer = None, later: asyncio.Future[Answer] | None = None, lets_next_start: bool = False) -> None:
+        self.answer = answer
+        self.later = later
+        self.lets_next_start = lets_next_start
+
+
+Dispatch = Callable[["Connection", bytearray], Exchange]
+
+
+class Connection(asyncio.BufferedProtocol):
+    def __init__(self, server: Server, listener: str, dispatch: Dispatch) -> None:
+        self._server = server
+        self._dispatch = dispatch
+        self._frames = Frames(server.frame_limit, server.scratch)
+        self._waiting: deque[bytearray] = deque()  # frames not started
+        self._exchanges: deque[Exchange] = deque()  # started, not answered, in order
+        self._blocked = False  # the last exchange must be answered before the next starts
+        self._paused = False
+        self._transport: asyncio.Transport | None = None
+        self._sender: Sender | None = None
+        self.listener = listener
+        self.address = ""
+        self.session: dict[str, Any] = {}  # what a connection remembers of itself: client software, authentication
+
+    # Called by the loop -------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else ""
+        self._sender = sender_for(transport, self._resume)
+        self._server.connections.add(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._frames.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            frames = self._frames.filled(nbytes)
+            if frames:
+                self._waiting.extend(frames)
+                self._start()
+        except ProtocolError as error:
+            self._refuse(error)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._server.connections.discard(self)
+        if self._sender is not None:
+            self._sender.close()
+        self._waiting.clear()
+        for exchange in self._exchanges:
+            if exchange.later is not None:
+                exchange.later.cancel()
+        self._exchanges.clear()
+        self._transport = None
+
+    def pause_writing(self) -> None:
+        """TransportSender only; reading stops through `queued` all the same."""
+
+    def resume_writing(self) -> None:
+        self._resume()
+
+    # ---------------------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._exchanges and not self._waiting and (self._sender is None or self._sender.queued == 0)
+
+    def _refuse(self, error: ProtocolError) -> None:
+        log.warning("connection refused address=%s listener=%s reason=%s", self.address, self.listener, error)
+        self._waiting.clear()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _start(self) -> None:
+        """Start what may start; stop reading when too much waits."""
+        while self._waiting and not self._blocked and self._transport is not None:
+            exchange = self._dispatch(self, self._waiting.popleft())
+            later = exchange.later
+            if later is None and not self._exchanges:
+                self._send(exchange.answer)
+                continue
+            self._exchanges.append(exchange)
+            self._blocked = not exchange.lets_next_start and later is not None
+            if later is not None:
+                later.add_done_callback(self._answered)
+        self._pause_or_resume_reading()
+
+    def _answered(self, later: asyncio.Future[Answer]) -> None:
+        if self._transport is None or later.cancelled():
+            return
+        while self._exchanges:
+            exchange = self._exchanges[0]
+            if exchange.later is not None:
+                if not exchange.later.done():
+                    break
+                failure = exchange.later.exception()
+                if failure is not None:
+                    self._refuse(failure if isinstance(failure, ProtocolError) else ProtocolError(repr(failure)))
+                    return
+                exchange.answer = exchange.later.result()
+            self._exchanges.popleft()
+            self._send(exchange.answer)
+        if not self._exchanges:
+            self._blocked = False
+        self._resume()
+
+    def _send(self, answer: Answer) -> None:
+        if answer is not None and self._sender is not None:
+            self._sender.send(answer)
+
+    def _resume(self) -> None:
+        try:
+            self._start()
+        except ProtocolError as error:
+            self._refuse(error)
+
+    def _pause_or_resume_reading(self) -> None:
+        if self._transport is None or self._sender is None:
+            return
+        full = self._sender.queued > MAX_QUEUED_BYTES or len(self._waiting) >= MAX_WAITING_REQUESTS
+        if full != self._paused and not self._transport.is_closing():
+            self._paused = full
+            (self._transport.pause_reading if full else self._transport.resume_reading)()
+
+
+class Server:
+    """The connections of a node, over all its listeners."""
+
+    def __init__(self, frame_limit: int) -> None:
+        self.frame_limit = frame_limit
+        self.scratch = bytearray(SCRATCH_SIZE)
+        self.connections: set[Connection] = set()
+
+    def factory(self, listener: str, dispatch: Dispatch) -> Callable[[], Connection]:
+        return lambda: Connection(self, listener, dispatch)
+
+    def close(self) -> None:
+        for connection in list(self.connections):
+            connection.close()

@@ -1,0 +1,158 @@
+"""Sending: the parts of a reply, buffers and file ranges, onto a connection in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol, Union
+
+from ottla.host.disk import FileRange
+
+Part = Union[bytes, bytearray, memoryview, FileRange]
+READ_INSTEAD_OF_SENDFILE = 1 << 15  # a smaller file range is read and sent together with what surrounds it
+MAX_VECTOR = 512
+MAX_SENDFILE = 1 << 20
+
+
+class Sender(Protocol):
+    """Puts parts onto a connection in order. Never blocks: what the peer does not take yet is queued."""
+
+    @property
+    def queued(self) -> int:
+        """Bytes that wait for the peer."""
+
+    def send(self, parts: Sequence[Part]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def sender_for(transport: asyncio.Transport, drained: Callable[[], None]) -> Sender:
+    """The fastest sender that this transport allows. `drained` is called when a queue has emptied."""
+    connected = transport.get_extra_info("socket")
+    if connected is None or transport.get_extra_info("sslcontext") is not None or not hasattr(os, "sendfile"):
+        return TransportSender(transport)
+    return SocketSender(connected.fileno(), transport, drained)
+
+
+class TransportSender:
+    """For TLS, the simulator and systems without sendfile: file ranges are read and written."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    @property
+    def queued(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def send(self, parts: Sequence[Part]) -> None:
+        self._transport.write(b"".join([part.read() if isinstance(part, FileRange) else part for part in parts]))
+
+    def close(self) -> None:
+        """The transport is its owner's to close."""
+
+
+class SocketSender:
+    """Writes to the socket itself, at once, and sends files from the page cache.
+
+    uvloop has no `sendfile` and refuses `add_writer` on a descriptor it owns, so this one is a duplicate. The transport only
+    reads; it is never written to, so nothing overtakes.
+    """
+
+    def __init__(self, descriptor: int, transport: asyncio.Transport, drained: Callable[[], None]) -> None:
+        self._socket = socket.socket(fileno=os.dup(descriptor))
+        self._socket.setblocking(False)
+        self._transport = transport
+        self._drained = drained
+        self._queue: deque[Part] = deque()
+        self._waiting = False
+        self.queued = 0
+
+    def send(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            if part.__class__ is FileRange and len(part) < READ_INSTEAD_OF_SENDFILE:
+                part = part.read()
+            self._queue.append(part)
+            self.queued += len(part)
+        if not self._waiting:
+            self._push()
+
+    def _push(self) -> None:
+        try:
+            while self._queue:
+                done = self._send_file() if self._queue[0].__class__ is FileRange else self._send_bytes()
+                if not done:
+                    self._wait()
+                    return
+        except OSError:
+            self._give_up()
+            return
+        if self._waiting:
+            self._waiting = False
+            asyncio.get_running_loop().remove_writer(self._socket.fileno())
+            self._drained()
+
+    def _send_bytes(self) -> bool:
+        """Everything up to the next file range in one call. False when the socket is full."""
+        vector: list[bytes | bytearray | memoryview] = []
+        followed = 0
+        for part in self._queue:
+            if isinstance(part, FileRange):
+                followed = socket.MSG_MORE
+                break
+            if len(vector) == MAX_VECTOR:
+                break
+            vector.append(part)
+        try:
+            sent = self._socket.sendmsg(vector, (), followed)
+        except (BlockingIOError, InterruptedError):
+            return False
+        self.queued -= sent
+        for part in vector:
+            size = len(part)
+            if sent < size:
+                self._queue[0] = memoryview(part)[sent:]
+                return False
+            sent -= size
+            self._queue.popleft()
+        return True
+
+    def _send_file(self) -> bool:
+        part = self._queue[0]
+        assert isinstance(part, FileRange)
+        descriptor = part.file.fileno()
+        assert descriptor is not None
+        try:
+            sent = os.sendfile(self._socket.fileno(), descriptor, part.position, min(part.size, MAX_SENDFILE))
+        except (BlockingIOError, InterruptedError):
+            return False
+        if sent == 0:
+            raise OSError("a file is shorter than the range promised from it")
+        self.queued -= sent
+        if sent == part.size:
+            self._queue.popleft()
+        else:
+            self._queue[0] = FileRange(part.file, part.position + sent, part.size - sent)
+        return True
+
+    def _wait(self) -> None:
+        if not self._waiting:
+            self._waiting = True
+            asyncio.get_running_loop().add_writer(self._socket.fileno(), self._push)
+
+    def _give_up(self) -> None:
+        """The peer is gone; the transport's owner hears of it through `connection_lost`."""
+        self.close()
+        self._transport.abort()
+
+    def close(self) -> None:
+        self._queue.clear()
+        self.queued = 0
+        if self._socket.fileno() < 0:
+            return
+        if self._waiting:
+            self._waiting = False
+            asyncio.get_running_loop().remove_writer(self._socket.fileno())
+        self._socket.close()
