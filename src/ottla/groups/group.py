@@ -1,0 +1,50 @@
+"""What every type of group is to the shard, so that offsets, listing and deletion need not know the types.
+
+A further type (share, streams) is one more class with these methods, its records in `shard.apply` and its requests in the
+shard's table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from ottla.groups.offsets import PartitionCheck
+from ottla.groups.records import GroupRecord
+
+CLASSIC = "classic"
+CONSUMER = "consumer"
+
+
+class Group(Protocol):
+    group_id: str
+
+    @property
+    def group_type(self) -> str: ...
+
+    @property
+    def listed_protocol_type(self) -> str: ...
+
+    @property
+    def state_name(self) -> str: ...
+
+    @property
+    def is_empty(self) -> bool: ...
+
+    def is_subscribed_to(self, topic: str) -> bool: ...
+
+    def expiry_base_ms(self, commit_timestamp_ms: int) -> int | None: ...
+
+    def check_offset_commit(
+        self, member_id: str, group_instance_id: str | None, generation: int, transactional: bool, version: int
+    ) -> PartitionCheck | None:
+        """Raises ApiError when the sender may not commit; otherwise what is left to check for each partition."""
+
+    def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None: ...
+
+    def check_offset_delete(self) -> None: ...
+
+    def check_delete(self) -> None: ...
+
+    def tombstones(self) -> Iterator[GroupRecord]:
+        """The records that make the log forget the group, apart from its offsets."""
