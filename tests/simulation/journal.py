@@ -1,0 +1,35 @@
+"""What happened: a digest of every event, which two runs of one seed must share, and a story of the few that matter to people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from hashlib import blake2b
+
+MAX_STORY_LINES = 20_000
+
+
+class Journal:
+    def __init__(self) -> None:
+        self._hash = blake2b(digest_size=16)
+        self.events = 0
+        self.counts: Counter[str] = Counter()
+        self.story: list[str] = []
+        self.time = 0.0
+
+    def event(self, *parts: str | bytes) -> None:
+        """One step of the world, for the digest only."""
+        self.events += 1
+        digest = self._hash
+        for part in parts:
+            digest.update(part.encode() if isinstance(part, str) else part)
+            digest.update(b"\x00")
+
+    def tell(self, kind: str, text: str) -> None:
+        """A step that a reader of the story should know, counted under `kind`."""
+        self.counts[kind] += 1
+        self.event(kind, text)
+        if len(self.story) < MAX_STORY_LINES:
+            self.story.append(f"{self.time:12.6f}  {text}")
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()
