@@ -1,93 +1,375 @@
-"""One partition's log (surface; bodies land next)."""
+"""One partition's log: Kafka's files, offsets stamped by the leader, whole batches in and out, records never decoded.
+
+Synchronous and single-threaded: every method is called on the loop, none awaits, and the only refusal is ApiError. A disk that
+fails an append answers KAFKA_STORAGE_ERROR and leaves the log as it was, so that it serves again once there is space.
+
+Invariants:
+- log_start_offset ≤ last_stable_offset ≤ high_watermark ≤ log_end_offset, recovery_point ≤ log_end_offset;
+- batches are in offset order, each whole, with gaps only where compaction or truncation left them;
+- everything below the recovery point has been synced, its indexes, snapshots and leader epochs included;
+- a producer's state is that of the batches below the log end offset, no more and no less.
+"""
 
 from __future__ import annotations
 
-from ottla.host.disk import Disk, File
-from ottla.model.ids import TopicPartition
-from ottla.records.batch import BatchHeader
-from ottla.storage.config import LogConfig
-from ottla.storage.types import (
-    AbortedTransaction,
-    AppendResult,
-    LogSlice,
-    OffsetAndEpoch,
-    Origin,
-    ProducerSummary,
-    TimestampOffset,
-)
+from collections.abc import Callable
+from zlib import crc32
 
+from ottla.host.disk import Bytes, Disk, File
+from ottla.model.errors import ApiError, ErrorCode
+from ottla.model.ids import ZERO_UUID, TopicPartition
+from ottla.records.batch import LENGTH_PREFIX, BatchHeader, check_batches, headers, stamp, stamp_append_time
+from ottla.records.control import AbortedTransaction, EndTransaction, end_transaction_batch
+from ottla.storage import checkpoints, files, retention, rolling, timestamps
+from ottla.storage.config import LONG_MAX, LogConfig
+from ottla.storage.files import OpenFiles
+from ottla.storage.flushing import FlushJob, storage_error
+from ottla.storage.loading import Loaded, Loader, stage_stored
+from ottla.storage.places import Places
+from ottla.storage.producers import Duplicate, ProducerStates, Staging, VerificationGuard
+from ottla.storage.segment import Segment
+from ottla.storage.segments import Segments
+from ottla.storage.types import AppendResult, LogSlice, OffsetAndEpoch, Origin, ProducerSummary, TimestampOffset
 
-class VerificationGuard:
-    """Identity is all it has: it ties an append to the verification that allowed it (KIP-890)."""
-
-    __slots__ = ()
-
-
-class FlushJob:
-    """Files to sync. `run` blocks and belongs on a worker thread; it touches nothing else of the log."""
-
-    __slots__ = ("end_offset", "files")
-
-    def __init__(self, files: list[File], end_offset: int) -> None:
-        self.files = files
-        self.end_offset = end_offset
-
-    def run(self) -> None:
-        for file in self.files:
-            file.sync()
+__all__ = ["FlushJob", "Log", "VerificationGuard"]
 
 
 class Log:
-    """Synchronous and single-threaded: every method is called on the loop, none awaits. ApiError is the only refusal."""
+    __slots__ = (
+        "_disk",
+        "_epochs",
+        "_flush_wanted",
+        "_jitter_seed",
+        "_last_flush_ms",
+        "_open_files",
+        "_places",
+        "_producers",
+        "_recovery_point_lowered",
+        "_segments",
+        "_snapshots",
+        "_to_sync",
+        "config",
+        "directory",
+        "high_watermark",
+        "log_end_offset",
+        "log_start_offset",
+        "recovery_point",
+        "topic_id",
+        "topic_partition",
+    )
 
-    directory: str
-    topic_partition: TopicPartition
-    topic_id: bytes
-    config: LogConfig  # assign a new one when the topic's settings change
-    log_start_offset: int
-    log_end_offset: int
-    high_watermark: int
-    recovery_point: int
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        open_files: OpenFiles,
+        loaded: Loaded,
+        now_ms: int,
+    ) -> None:
+        """Use `open`."""
+        self._disk = disk
+        self._open_files = open_files
+        self._recovery_point_lowered: Callable[[], None] | None = None
+        self.directory = directory
+        self.topic_partition = topic_partition
+        self.topic_id = ZERO_UUID
+        self.config = config  # assign a new one when the topic's settings change
+        self._segments = loaded.segments
+        self._epochs = loaded.epochs
+        self._snapshots = loaded.snapshots
+        self._producers = loaded.producers
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.log_end_offset
+        self.recovery_point = loaded.recovery_point
+        self.high_watermark = loaded.log_start_offset
+        self._places = Places()
+        self._to_sync: set[str] = set()  # small files written since the last flush
+        self._flush_wanted = False
+        self._last_flush_ms = now_ms
+        self._jitter_seed = crc32(str(topic_partition).encode())
 
     @classmethod
-    def open(cls, disk: Disk, directory: str, topic_partition: TopicPartition, topic_id: bytes, config: LogConfig, now_ms: int, *, clean: bool = False, recovery_point: int = 0, log_start_offset: int = 0, high_watermark: int = 0) -> Log:  # fmt: skip
-        """Opens or creates the folder. Unclean: everything from the recovery point on is checked and a torn tail cut."""
-        raise NotImplementedError
+    def open(
+        cls,
+        disk: Disk,
+        directory: str,
+        topic_partition: TopicPartition,
+        topic_id: bytes,
+        config: LogConfig,
+        now_ms: int,
+        *,
+        clean: bool = False,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        high_watermark: int = 0,
+        open_files: OpenFiles | None = None,
+        recovery_point_lowered: Callable[[], None] | None = None,
+    ) -> Log:
+        """Opens the folder, or creates it. Unclean: everything from the recovery point on is checked and a torn tail cut.
+
+        `recovery_point_lowered` is called when a truncation went below it, and must checkpoint it before anything is appended.
+        """
+        open_files = open_files if open_files is not None else OpenFiles()
+        try:
+            loader = Loader(disk, directory, config, open_files, now_ms)
+            loaded = loader.load(clean=clean, recovery_point=recovery_point, log_start_offset=log_start_offset)
+            log = cls(disk, directory, topic_partition, config, open_files, loaded, now_ms)
+            log._adopt_topic_id(topic_id)
+        except OSError as error:
+            raise storage_error(error, f"opening {directory}") from error
+        log._recovery_point_lowered = recovery_point_lowered
+        log.set_high_watermark(high_watermark)
+        return log
+
+    def _adopt_topic_id(self, topic_id: bytes) -> None:
+        path = f"{self.directory}/{files.PARTITION_METADATA}"
+        known = checkpoints.read_partition_metadata(self._disk.read_all(path)) if self._disk.exists(path) else None
+        if topic_id == ZERO_UUID:
+            self.topic_id = known or ZERO_UUID
+            return
+        self.topic_id = topic_id
+        if known is None:
+            self._disk.replace(path, checkpoints.write_partition_metadata(topic_id), sync=False)
+            self._to_sync.add(path)
+        elif known != topic_id:
+            raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{self.directory} belongs to another topic of the same name")
+
+    # --- what it is
+
+    @property
+    def _state(self) -> ProducerStates:
+        """Read when first needed: of ten thousand logs few are written to."""
+        if self._producers is None:
+            loader = Loader(self._disk, self.directory, self.config, self._open_files, self._last_flush_ms)
+            self._producers = loader.replay(self._segments, self._snapshots, self.log_start_offset, self.log_end_offset)
+            self._producers.high_watermark_moved(self.high_watermark)
+        return self._producers
 
     @property
     def last_stable_offset(self) -> int:
         """Below it every transaction is decided and replicated; never above the high watermark."""
-        raise NotImplementedError
+        unstable = self._state.first_unstable
+        if unstable is None or unstable >= self.high_watermark:
+            return self.high_watermark
+        return max(unstable, self.log_start_offset)
 
     @property
     def size(self) -> int:
         """Bytes of all segments."""
-        raise NotImplementedError
+        return self._segments.size
+
+    @property
+    def segments(self) -> Segments:
+        return self._segments
 
     @property
     def latest_epoch(self) -> int:
         """-1 when the log has never had one."""
-        raise NotImplementedError
+        return self._epochs.latest
 
-    def append_as_leader(self, buffer: bytearray | memoryview, batches: list[tuple[int, BatchHeader]], leader_epoch: int, now_ms: int, *, origin: Origin = Origin.CLIENT, guard: VerificationGuard | None = None, transaction_version: int = 0) -> AppendResult:  # fmt: skip
+    @property
+    def epoch_entries(self) -> list[tuple[int, int]]:
+        """Leader epochs and where each began."""
+        return list(self._epochs.entries)
+
+    # --- appending
+
+    def append_as_leader(
+        self,
+        buffer: bytearray | memoryview,
+        batches: list[tuple[int, BatchHeader]],
+        leader_epoch: int,
+        now_ms: int,
+        *,
+        origin: Origin = Origin.CLIENT,
+        guard: VerificationGuard | None = None,
+        transaction_version: int = 0,
+    ) -> AppendResult:
         """Stamps offsets and the leader epoch into `buffer` in place and appends it whole, or raises and appends nothing.
 
         `batches` comes from `records.check_batches` (positions and headers before stamping). Checked here: max.message.bytes
         (MESSAGE_TOO_LARGE), segment.bytes (RECORD_LIST_TOO_LARGE), producer epoch and sequences, transaction state and guard.
         Not checked here: what is inside the batches (timestamps of records, keys in compacted topics): the produce handler's.
+        The caller flushes before it answers when `flush_due` says so (flush.messages).
         """
-        raise NotImplementedError
+        config = self.config
+        first_offset = offset = self.log_end_offset
+        append_time = now_ms if config.log_append_time and origin is not Origin.RAFT_LEADER else -1
+        staging: Staging | None = None
+        placed = []
+        try:
+            for position, header in batches:
+                size = header.batch_length + LENGTH_PREFIX
+                if size > config.max_message_bytes:
+                    raise ApiError(ErrorCode.MESSAGE_TOO_LARGE, f"The record batch size in the append to {self.topic_partition} is {size} bytes which exceeds the maximum configured value of {config.max_message_bytes}.")  # fmt: skip
+                timestamp = header.max_timestamp if append_time < 0 else append_time
+                if header.producer_id >= 0:
+                    if staging is None:
+                        staging = Staging(self._state, origin, config, guard)
+                    self._stage(staging, buffer, position, header, offset, timestamp, transaction_version)
+                last_offset = offset + header.last_offset_delta
+                placed.append((size, last_offset, timestamp))
+                offset = last_offset + 1
+        except Duplicate as duplicate:
+            sent = duplicate.batch
+            return AppendResult(sent.first_offset, sent.last_offset, sent.timestamp, self.log_start_offset, True)
+        if len(buffer) > config.segment_bytes:
+            raise ApiError(
+                ErrorCode.RECORD_LIST_TOO_LARGE, f"{len(buffer)} bytes exceed the segment size of {config.segment_bytes}"
+            )
+        self._stamp(buffer, batches, leader_epoch, append_time, origin)
+        if leader_epoch != self._epochs.latest:
+            self.assign_epoch(leader_epoch, first_offset)
+        self._write(buffer, placed, first_offset, now_ms, staging)
+        return AppendResult(first_offset, offset - 1, append_time, self.log_start_offset, False)
 
-    def append_control(self, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, leader_epoch: int, now_ms: int, *, transaction_version: int = 0) -> AppendResult:  # fmt: skip
+    def _stamp(
+        self,
+        buffer: bytearray | memoryview,
+        batches: list[tuple[int, BatchHeader]],
+        leader_epoch: int,
+        append_time: int,
+        origin: Origin,
+    ) -> None:
+        offset = self.log_end_offset
+        for position, header in batches:
+            if origin is Origin.RAFT_LEADER:
+                assert header.base_offset == offset, "the quorum stamps its own offsets"
+                assert header.leader_epoch == leader_epoch, "the quorum stamps its own epoch"
+            else:
+                stamp(buffer, position, offset, leader_epoch)
+                if append_time >= 0:
+                    stamp_append_time(buffer, position, append_time)
+            offset += header.last_offset_delta + 1
+
+    def _stage(
+        self,
+        staging: Staging,
+        buffer: bytearray | memoryview,
+        position: int,
+        header: BatchHeader,
+        offset: int,
+        timestamp: int,
+        transaction_version: int,
+    ) -> None:
+        if header.is_control:
+            content = memoryview(buffer)[position : position + header.size]
+            placed = header._replace(base_offset=offset)
+            stage_stored(staging, placed, content, transaction_version)
+        else:
+            staging.data(header, offset, timestamp)
+
+    def append_control(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        leader_epoch: int,
+        now_ms: int,
+        *,
+        transaction_version: int = 0,
+    ) -> AppendResult:
         """WriteTxnMarkers: appends the commit or abort marker, updates producer state, transaction index, last stable offset."""
-        raise NotImplementedError
+        end = EndTransaction(commit, coordinator_epoch)
+        batch = end_transaction_batch(end, producer_id=producer_id, producer_epoch=producer_epoch, timestamp=now_ms)
+        buffer = bytearray(batch)
+        return self.append_as_leader(
+            buffer,
+            list(headers(buffer)),
+            leader_epoch,
+            now_ms,
+            origin=Origin.COORDINATOR,
+            transaction_version=transaction_version,
+        )
 
-    def append_as_follower(self, buffer: bytes | bytearray | memoryview) -> AppendResult | None:
+    def append_as_follower(self, buffer: Bytes, now_ms: int = 0) -> AppendResult | None:
         """Batches as the leader stamped them; None when `buffer` holds no whole batch (a partial tail is dropped).
 
         Raises ApiError CORRUPT_MESSAGE, or UNKNOWN_SERVER_ERROR (an offset below our end: replication asked for the wrong one).
         """
-        raise NotImplementedError
+        found = list(headers(buffer))
+        if not found:
+            return None
+        end = found[-1][0] + found[-1][1].size
+        content = memoryview(buffer)[:end]
+        check_batches(content)
+        first = found[0][1]
+        if first.base_offset < self.log_end_offset <= first.last_offset and self.log_end_offset == self.log_start_offset:
+            # The leader's start lies inside this batch (DeleteRecords): an empty log begins where the batch does.
+            self.truncate_fully_and_start_at(first.base_offset, now_ms)
+        offset, staging, placed = self.log_end_offset, None, []
+        for position, header in found:
+            if header.base_offset < offset or header.last_offset < header.base_offset:
+                raise ApiError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR, f"{self.topic_partition}: offset {header.base_offset} after {offset - 1}"
+                )
+            if header.producer_id >= 0:
+                staging = staging or Staging(self._state, Origin.REPLICATION, self.config)
+                stage_stored(staging, header, content[position : position + header.size])
+            placed.append((header.size, header.last_offset, header.max_timestamp))
+            offset = header.next_offset
+        for _, header in found:
+            if header.leader_epoch > self._epochs.latest:
+                self.assign_epoch(header.leader_epoch, header.base_offset)
+        self._write(content, placed, first.base_offset, now_ms, staging)
+        return AppendResult(first.base_offset, offset - 1, -1, self.log_start_offset, False)
+
+    def _write(
+        self, content: Bytes, placed: list[tuple[int, int, int]], first_offset: int, now_ms: int, staging: Staging | None
+    ) -> None:
+        segment = self._segments.active
+        last_offset = placed[-1][1]
+        try:
+            if rolling.needed(
+                segment, self.config, len(content), last_offset, max([batch[2] for batch in placed]), now_ms, self._jitter_seed
+            ):
+                segment = self._roll(first_offset, now_ms)
+            segment.append(content, placed)
+        except OSError as error:
+            raise storage_error(error, f"appending to {self.directory}") from error
+        self.log_end_offset = last_offset + 1
+        if staging is not None:
+            for entry in self._state.commit(staging):
+                segment.transactions.append(entry)
+        self._places.remember(last_offset + 1, segment, segment.size)
+
+    # --- rolling
+
+    def _roll(self, base_offset: int, now_ms: int) -> Segment:
+        """A new active segment. Whatever fails, the old one stays active and whole."""
+        old = self._segments.active
+        base_offset = max(base_offset, self.log_end_offset)
+        if not old.size and old.base_offset == base_offset:
+            return old
+        old.save_indexes(final=True)
+        self._take_snapshot(base_offset)
+        new = Segment.create(self._disk, self.directory, base_offset, self._open_files, now_ms, self.config.index_interval_bytes)
+        old.seal()
+        self._to_sync.update(old.paths())
+        self._segments.add(new)
+        self._flush_wanted = True
+        return new
+
+    def roll_if_due(self, now_ms: int) -> bool:
+        """Rolls an idle log by time, so that retention and compaction get at its records."""
+        segment = self._segments.active
+        if segment.size and rolling.due(segment, self.config, now_ms, now_ms, self._jitter_seed):
+            try:
+                self._roll(self.log_end_offset, now_ms)
+            except OSError as error:
+                raise storage_error(error, f"rolling {self.directory}") from error
+            return True
+        return False
+
+    def _take_snapshot(self, offset: int) -> None:
+        path = self._snapshots.take(offset, self._state.entries)
+        if path is not None:
+            self._to_sync.add(path)
+
+    # --- reading
 
     def read(self, offset: int, max_bytes: int, upper_offset: int, min_one: bool = True) -> LogSlice:
         """Whole batches from the one that holds `offset`, below `upper_offset` (high watermark, last stable or end offset).
@@ -95,88 +377,285 @@ class Log:
         Empty when `offset` is at or past `upper_offset`. Raises OFFSET_OUT_OF_RANGE below the start or past the end.
         One segment at most: the rest comes with the next read.
         """
-        raise NotImplementedError
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} of {self.topic_partition} is outside {self.log_start_offset} to {self.log_end_offset}",
+            )
+        if offset >= upper_offset or offset == self.log_end_offset:
+            return LogSlice([], 0, offset, offset)
+        try:
+            return self._read(offset, max_bytes, upper_offset, min_one)
+        except OSError as error:
+            raise storage_error(error, f"reading {self.directory}") from error
+
+    def _read(self, offset: int, max_bytes: int, upper_offset: int, min_one: bool) -> LogSlice:
+        segment, start = self._place(offset)
+        end_offset = self._segments.end_offset(segment, self.log_end_offset)
+        limit = segment.size
+        if upper_offset < end_offset:
+            upper_segment, limit = self._place(upper_offset)
+            end_offset = upper_offset
+            if upper_segment is not segment:
+                limit = segment.size
+        if limit <= start:
+            return LogSlice([], 0, offset, offset)
+        if limit - start > max_bytes:
+            last = segment.cut(start, start + max(max_bytes, 0))
+            if last is None:
+                raise OSError(f"no batch at {start} of {segment.path(files.LOG)}")
+            limit, end_offset = last.position, last.header.base_offset
+            if limit == start:  # the first batch alone is larger
+                if not min_one:
+                    return LogSlice([], 0, offset, offset)
+                limit, end_offset = start + last.header.size, last.header.next_offset
+            self._places.remember(end_offset, segment, limit)
+        return LogSlice([segment.slice(start, limit - start)], limit - start, offset, end_offset)
+
+    def _place(self, offset: int) -> tuple[Segment, int]:
+        """Segment and position of the first batch with a last offset at or above `offset`; the end of the log when there is none."""
+        known = self._places.get(offset)
+        slot = -1
+        if known is not None:
+            segment, position = known
+            if position < segment.size or segment is self._segments.active:
+                return known
+        else:
+            slot = self._segments.floor(offset)
+            while slot < len(self._segments):
+                segment = self._segments[slot]
+                place = segment.locate(offset)
+                if place is not None:
+                    return segment, place.position
+                slot += 1  # the rest of this segment was compacted away
+            segment = self._segments.active
+        following = self._segments.after(segment)
+        return (following, 0) if following is not None else (segment, segment.size)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """For read_committed: transactions with records in [start, end) that were aborted. Pass a slice's `end_offset`."""
-        raise NotImplementedError
-
-    def advance_high_watermark(self, offset: int) -> bool:
-        """Bounded to [start, end]; whether it moved. Followers may lower it, too (`set_high_watermark`)."""
-        raise NotImplementedError
-
-    def set_high_watermark(self, offset: int) -> int:
-        raise NotImplementedError
+        found = []
+        for slot in range(self._segments.floor(start_offset), len(self._segments)):
+            for entry in self._segments[slot].transactions.entries:
+                if entry.last_offset >= start_offset and entry.first_offset < end_offset:
+                    found.append(AbortedTransaction(entry.producer_id, entry.first_offset))
+                if entry.last_stable_offset >= end_offset:
+                    return found
+        return found
 
     def lookup_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first record with this timestamp or a later one."""
-        raise NotImplementedError
+        return timestamps.lookup(self._segments, timestamp, self.log_start_offset)
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
-        raise NotImplementedError
+        """The (first) record with the largest timestamp."""
+        return timestamps.largest(self._segments, self.log_start_offset)
+
+    # --- watermarks and epochs
+
+    def advance_high_watermark(self, offset: int) -> bool:
+        """Raises it to `offset`, bounded by the log's end; whether it moved."""
+        target = min(offset, self.log_end_offset)
+        if target <= self.high_watermark:
+            return False
+        self.set_high_watermark(target)
+        return True
+
+    def set_high_watermark(self, offset: int) -> int:
+        """Bounded to the log; a follower's may go down. Returns what it became."""
+        self.high_watermark = min(max(offset, self.log_start_offset), self.log_end_offset)
+        if self._producers is not None:
+            self._producers.high_watermark_moved(self.high_watermark)
+        return self.high_watermark
 
     def assign_epoch(self, leader_epoch: int, start_offset: int) -> None:
         """When this replica becomes leader (at its end offset), before the first append of the epoch."""
-        raise NotImplementedError
+        try:
+            self._epochs.assign(leader_epoch, start_offset)
+        except OSError as error:
+            raise storage_error(error, f"writing the leader epoch of {self.directory}") from error
 
     def epoch_of(self, offset: int) -> int:
         """-1 when unknown."""
-        raise NotImplementedError
+        return self._epochs.epoch_of(offset)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> OffsetAndEpoch:
         """OffsetForLeaderEpoch: the largest epoch not above the one asked and where it ends; (-1, -1) when unknown."""
-        raise NotImplementedError
+        return self._epochs.end_offset_for(leader_epoch, self.log_end_offset)
+
+    # --- shortening
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
-        raise NotImplementedError
+        """Drops everything from `offset` on; whether there was anything."""
+        if offset >= self.log_end_offset:
+            return False
+        if offset <= self._segments.first.base_offset:
+            self.truncate_fully_and_start_at(offset, now_ms)
+            return True
+        try:
+            self._lower_recovery_point(offset)
+            self._segments.remove([segment for segment in self._segments if segment.base_offset > offset], now_ms, 0)
+            segment = self._segments.active
+            segment.active = True
+            place = segment.locate(offset)
+            if place is not None:
+                segment.truncate(place.position, offset, now_ms)
+            self._epochs.truncate_end(offset)
+        except OSError as error:
+            raise storage_error(error, f"truncating {self.directory}") from error
+        self._after_truncation(offset, min(self.log_start_offset, offset), now_ms)
+        return True
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
-        raise NotImplementedError
+        """Everything goes; the next record will have this offset."""
+        try:
+            self._lower_recovery_point(offset)
+            self._segments.remove(list(self._segments), now_ms, 0)
+            self._segments.purge(now_ms)
+            self._segments.add(
+                Segment.create(self._disk, self.directory, offset, self._open_files, now_ms, self.config.index_interval_bytes)
+            )
+            self._epochs.clear()
+        except OSError as error:
+            raise storage_error(error, f"truncating {self.directory}") from error
+        self._after_truncation(offset, offset, now_ms)
+        self.recovery_point = offset
+
+    def _lower_recovery_point(self, offset: int) -> None:
+        """Before anything is cut: a crash must not find a recovery point in the middle of what is written next."""
+        if self.recovery_point > offset:
+            self.recovery_point = offset
+            if self._recovery_point_lowered is not None:
+                self._recovery_point_lowered()
+
+    def _after_truncation(self, end_offset: int, start_offset: int, now_ms: int) -> None:
+        self._places.clear()
+        self._segments.purge(now_ms)
+        self.log_end_offset, self.log_start_offset = end_offset, start_offset
+        self.high_watermark = min(max(self.high_watermark, start_offset), end_offset)
+        self._snapshots.drop([offset for offset in self._snapshots.offsets if offset > end_offset or offset <= start_offset])
+        self._producers = None  # read again from the snapshots and batches that are left
 
     def delete_records(self, offset: int) -> int:
-        """Moves the start offset up to `offset` (-1: the high watermark) and returns it. OFFSET_OUT_OF_RANGE past the watermark."""
-        raise NotImplementedError
+        """Moves the start offset up to `offset` (-1: the high watermark) and returns it. OFFSET_OUT_OF_RANGE past the watermark.
+
+        The segments below go with the next `apply_retention`.
+        """
+        if not self.config.delete:
+            raise ApiError(ErrorCode.POLICY_VIOLATION, f"Records of partition {self.topic_partition} can not be deleted due to the configured policy")  # fmt: skip
+        target = self.high_watermark if offset == -1 else offset
+        if not 0 <= target <= self.high_watermark:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} of {self.topic_partition} is past its high watermark {self.high_watermark}")  # fmt: skip
+        self.advance_log_start_offset(target)
+        return self.log_start_offset
 
     def advance_log_start_offset(self, offset: int) -> bool:
         """A follower's way to follow its leader's start offset."""
-        raise NotImplementedError
-
-    def roll_if_due(self, now_ms: int) -> bool:
-        raise NotImplementedError
+        target = min(offset, self.high_watermark)
+        if target <= self.log_start_offset:
+            return False
+        self.log_start_offset = target
+        try:
+            self._epochs.truncate_start(target)
+        except OSError as error:
+            raise storage_error(error, f"writing the leader epochs of {self.directory}") from error
+        return True
 
     def apply_retention(self, now_ms: int) -> int:
         """Deletes segments by time, size and start offset, per the cleanup policy; how many went."""
-        raise NotImplementedError
+        count = retention.deletable(self._segments, self.config, self.log_start_offset, self.high_watermark, self.log_end_offset, now_ms)  # fmt: skip
+        if not count:
+            return 0
+        try:
+            if count == len(self._segments):
+                self._roll(self.log_end_offset, now_ms)
+            leaving = [self._segments[slot] for slot in range(count)]
+            self._places.clear()
+            self._segments.remove(leaving, now_ms, self.config.file_delete_delay_ms)
+            gone = self._snapshots.retire([segment.base_offset for segment in leaving])
+            self._segments.discard(gone, now_ms, self.config.file_delete_delay_ms)
+        except OSError as error:
+            raise storage_error(error, f"deleting segments of {self.directory}") from error
+        self.advance_log_start_offset(self._segments.first.base_offset)
+        return count
 
     def housekeeping(self, now_ms: int) -> None:
         """Every few minutes: remove files whose delete delay has passed, forget expired producers."""
-        raise NotImplementedError
+        try:
+            self._segments.purge(now_ms)
+        except OSError as error:
+            raise storage_error(error, f"deleting files of {self.directory}") from error
+        if self._producers is not None:
+            self._producers.expire(now_ms, self.config.producer_id_expiration_ms)
+
+    # --- producers
 
     def active_producers(self) -> list[ProducerSummary]:
-        raise NotImplementedError
+        return self._state.summaries()
 
-    def start_verification(self, producer_id: int, sequence: int, epoch: int, now_ms: int, *, supports_epoch_bump: bool) -> VerificationGuard | None:  # fmt: skip
+    def start_verification(
+        self, producer_id: int, sequence: int, epoch: int, now_ms: int, *, supports_epoch_bump: bool
+    ) -> VerificationGuard | None:
         """Before a transactional append: None when a transaction is already ongoing here and nothing needs verifying."""
-        raise NotImplementedError
+        return self._state.start_verification(producer_id, sequence, epoch, now_ms, supports_epoch_bump)
 
     def has_ongoing_transaction(self, producer_id: int, producer_epoch: int) -> bool:
-        raise NotImplementedError
+        return self._state.has_ongoing(producer_id, producer_epoch)
+
+    # --- durability
 
     def flush_due(self, now_ms: int) -> bool:
         """By flush.messages, flush.ms, or because a segment was rolled."""
-        raise NotImplementedError
+        unflushed = self.log_end_offset - self.recovery_point
+        if unflushed <= 0:
+            return False
+        return (
+            self._flush_wanted
+            or unflushed >= self.config.flush_messages
+            or (self.config.flush_ms < LONG_MAX and now_ms - self._last_flush_ms >= self.config.flush_ms)
+        )
 
     def prepare_flush(self) -> FlushJob:
-        raise NotImplementedError
+        """Brings index files up to date and says what to sync. Run the job on a worker thread, then `complete_flush`."""
+        try:
+            to_sync: list[File] = []
+            for slot in range(self._segments.floor(self.recovery_point), len(self._segments)):
+                segment = self._segments[slot]
+                to_sync.append(segment.file)
+                to_sync += segment.save_indexes()
+            epochs = self._epochs.file()
+            if epochs is not None:
+                to_sync.append(epochs)
+                self._epochs.dirty = False
+            to_sync += [self._disk.open(path) for path in self._to_sync if self._disk.exists(path)]
+        except OSError as error:
+            raise storage_error(error, f"flushing {self.directory}") from error
+        self._to_sync = set()
+        self._flush_wanted = False
+        return FlushJob(self._disk, self.directory, to_sync, self.log_end_offset)
 
     def complete_flush(self, job: FlushJob, now_ms: int) -> None:
         """The job ran: the recovery point moves up."""
-        raise NotImplementedError
+        self.recovery_point = max(self.recovery_point, min(job.end_offset, self.log_end_offset))
+        self._last_flush_ms = now_ms
 
     def flush(self, now_ms: int) -> None:
         """Prepare, run and complete at once. Blocks: only at start, stop and in tests; `flushing.flush` is the loop's way."""
-        raise NotImplementedError
+        job = self.prepare_flush()
+        job.run()
+        self.complete_flush(job, now_ms)
 
     def close(self, now_ms: int) -> None:
         """Flushes, trims and writes the producer snapshot, so that the next open with clean=True scans nothing."""
-        raise NotImplementedError
+        try:
+            changed = self._segments.active.save_indexes(final=True)
+            if self.log_end_offset > self.recovery_point or changed or self._to_sync or self._epochs.dirty:
+                self._take_snapshot(self.log_end_offset)
+                self.flush(now_ms)
+                for file in changed:
+                    file.sync()
+        except OSError as error:
+            raise storage_error(error, f"closing {self.directory}") from error
+        for segment in self._segments:
+            segment.close()
+        self._places.clear()

@@ -42,11 +42,6 @@ class LogSlice(NamedTuple):
         return self.size == 0
 
 
-class AbortedTransaction(NamedTuple):
-    producer_id: int
-    first_offset: int
-
-
 class TimestampOffset(NamedTuple):
     timestamp: int
     offset: int
