@@ -1,0 +1,50 @@
+"""Preparing data folders: what `ottla storage format` does by hand, `ottla up` and embedded clusters do by themselves."""
+
+from __future__ import annotations
+
+from ottla.broker.config import parse_properties
+from ottla.broker.main import real_world
+from ottla.host.disk import Disk, RealDisk
+from ottla.model.ids import uuid_text
+from ottla.storage.directory import LogDirectory
+
+META_PROPERTIES = "meta.properties"
+RESERVED_IDS = 100  # directory ids below this number mean something else (KIP-858)
+
+
+def new_id_bytes() -> bytes:
+    """Sixteen random bytes whose text can stand on a command line (no leading dash) and which mean nothing else."""
+    world = real_world()
+    while True:
+        made = world.random.bytes(16)
+        if not uuid_text(made).startswith("-") and int.from_bytes(made, "big") >= RESERVED_IDS:
+            return made
+
+
+def new_id() -> str:
+    """As `ottla storage random-uuid` prints it."""
+    return uuid_text(new_id_bytes())
+
+
+def is_formatted(directory: str, disk: Disk | None = None) -> bool:
+    return (disk or RealDisk()).exists(f"{directory}/{META_PROPERTIES}")
+
+
+def format_node(directory: str, cluster_id: str, node_id: int) -> None:
+    """Make the folder a node's own, unless it is already."""
+    disk = RealDisk()
+    if not is_formatted(directory, disk):
+        disk.make_directory(directory)
+        LogDirectory.format(disk, directory, cluster_id, node_id, new_id_bytes())
+
+
+def cluster_id_in(directory: str) -> str | None:
+    """The cluster that the `node-K` folders in a directory belong to; None when there are none yet."""
+    disk = RealDisk()
+    for name in disk.list(directory):
+        path = f"{directory}/{name}"
+        if name.startswith("node-") and is_formatted(path, disk):
+            found = parse_properties(disk.read_all(f"{path}/{META_PROPERTIES}").decode("utf-8", "replace")).get("cluster.id")
+            if found:
+                return found
+    return None
