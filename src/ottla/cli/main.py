@@ -17,6 +17,14 @@ import click
 
 # name on the command line → (module of this package, summary). The order is the order of the help.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "up": ("up", "Start a cluster on this machine, in the foreground."),
+    "topics": ("topics", "Create, list, describe, change and delete topics."),
+    "offsets": ("offsets", "Show where partitions begin and end."),
+    "configs": ("configs", "Show and change the settings of topics, brokers and groups."),
+    "records": ("records", "Delete records from the beginning of a log."),
+    "cluster": ("cluster", "Show brokers, the metadata quorum, features and disks."),
+    "log": ("log", "Look into the files of a log."),
+    "server": ("server", "Run one node from a properties file."),
     "storage": ("storage", "Prepare a node's folders: make a cluster id, format."),
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 
@@ -13,12 +15,29 @@ def command() -> None:
 @command.command("random-uuid")
 def random_uuid() -> None:
     """Print a new id, as Kafka writes them: 16 random bytes in URL-safe base64."""
-    import base64
-    import os
+    from ottla.embedded.formatting import new_id
 
-    while True:
-        text = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
-        # Kafka never hands out an id that starts with a dash: on a command line it would read as an option.
-        if not text.startswith("-"):
-            break
-    click.echo(text)
+    click.echo(new_id())
+
+
+@command.command("format")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--cluster-id", "-t", required=True, help="The same for all nodes of a cluster; make one with `random-uuid`.")
+@click.option("--ignore-formatted", "-g", is_flag=True, help="A folder that is formatted already is no failure.")
+def format_folders(file: Path, cluster_id: str, ignore_formatted: bool) -> None:
+    """Format the folders named by log.dirs in FILE."""
+    from ottla.broker.config import ConfigError, NodeConfig
+    from ottla.cli.server import read_properties
+    from ottla.embedded.formatting import format_node, is_formatted
+
+    try:
+        config = NodeConfig.from_properties(read_properties(file))
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from None
+    if is_formatted(config.directory):
+        if not ignore_formatted:
+            raise click.ClickException(f"{config.directory} is formatted already; --ignore-formatted leaves it as it is")
+        click.echo(f"{config.directory} is formatted already")
+        return
+    format_node(config.directory, cluster_id, config.node_id)
+    click.echo(f"formatted {config.directory} for node {config.node_id} of cluster {cluster_id}")

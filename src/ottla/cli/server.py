@@ -1,0 +1,38 @@
+"""`ottla server FILE.properties`: one node, described as Apache Kafka's are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ottla.cli.running import logging_option, parse_pairs, start_logging
+
+
+def read_properties(file: Path) -> dict[str, str]:
+    from ottla.broker.config import parse_properties
+
+    try:
+        return parse_properties(file.read_bytes().decode())
+    except (UnicodeDecodeError, ValueError) as error:
+        raise click.ClickException(f"{file} cannot be read as properties: {error}") from None
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--override",
+    "overrides",
+    multiple=True,
+    callback=parse_pairs,
+    metavar="NAME=VALUE",
+    help="A property that wins over the file.",
+)
+@logging_option
+def command(file: Path, overrides: dict[str, str], log_level: str) -> int:
+    """Run one node from a properties file, until SIGTERM or Ctrl-C. Its folder must be formatted (`ottla storage format`)."""
+    start_logging(log_level)
+    from ottla.broker.main import run_loop, serve
+    from ottla.cli.up import _ready
+
+    return run_loop(serve(read_properties(file) | overrides, _ready))
