@@ -196,7 +196,7 @@ def unregister_broker(state: ControllerState, request: UnregisterBrokerRequest, 
     former = [*in_sync_on(state, broker.broker_id), *eligible_on(state, broker.broker_id)]
     records = leadership_records(state, former, gone=broker.broker_id)
     records.append(UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch))
-    outcome = Outcome(records, UnregisterBrokerResponse(error_message=None))
+    outcome = Outcome(records, UnregisterBrokerResponse())
     _end_session(outcome, broker.broker_id)
     return outcome
 

@@ -20,7 +20,6 @@ from ottla.protocol.messages.controller import (
 )
 from ottla.protocol.messages.metadata_records import (
     BeginTransactionRecord,
-    ClearElrRecord,
     ConfigRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
@@ -82,6 +81,9 @@ def update_features(state: ControllerState, request: UpdateFeaturesRequest, cont
         for update in request.feature_updates:
             records += _update(state, update, context.version)
     except ApiError as error:
+        if context.version > 1:
+            message = f"The update failed for all features since the following feature had an error: {error.message}"
+            return Outcome(reply=UpdateFeaturesResponse(error_code=error.code, error_message=message))
         return Outcome(reply=UpdateFeaturesResponse(error_code=error.code, error_message=error.message))
     if context.version <= 1:
         response.results = [row(feature=name, error_message=None) for name in names]
@@ -108,17 +110,19 @@ def _update(state: ControllerState, update: UpdateFeaturesRequest.FeatureUpdateK
     if level > present and kind != UPGRADE:
         raise _invalid(name, level, "Can't downgrade to a newer version.")
     if name == METADATA_VERSION and level < present:
-        _refuse_metadata_downgrade(level, kind)
+        _refuse_metadata_downgrade(present, level, kind)
     return _level_records(state, name, level, present)
 
 
-def _refuse_metadata_downgrade(level: int, kind: int) -> None:
+def _refuse_metadata_downgrade(present: int, level: int, kind: int) -> None:
     reason = (
         "Unsafe metadata downgrade is not supported in this version."
         if kind == UNSAFE_DOWNGRADE
         else "Refusing to perform the requested downgrade because it might delete metadata information."
     )
-    raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, f"Invalid metadata.version {level}. {reason}")
+    raise ApiError(
+        ErrorCode.INVALID_UPDATE_VERSION, f"Unsupported metadata.version downgrade from {present} to {level}. {reason}"
+    )
 
 
 def _level_records(state: ControllerState, name: str, level: int, present: int) -> list[MetadataRecord]:
@@ -130,7 +134,7 @@ def _level_records(state: ControllerState, name: str, level: int, present: int) 
             name, level, f"{name} could not be set to {level} because it depends on {METADATA_VERSION} level {LEVEL_4_0_IV1}"
         )
     if level == 0:
-        return [*records, ClearElrRecord(topic_name="")]
+        return records
     for (kind, resource), values in state.image.configs.items():
         if kind == BROKER and resource and "min.insync.replicas" in values:
             records.append(ConfigRecord(resource_type=BROKER, resource_name=resource, name="min.insync.replicas", value=None))

@@ -14,6 +14,7 @@ every order is shuffled, so that the pattern does not repeat and two brokers do 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -35,26 +36,36 @@ class _Ring:
 
     def __init__(self) -> None:
         self.brokers: list[int] = []
-        self._taken = 0
+        self._left: list[int] = []  # of this round, in order
         self._start = 0
-        self._round = 0
+        self._round = -1
+        self._led: Counter[int] = Counter()
 
     def begin(self, random_index: RandomIndex) -> None:
         if self.brokers:
             self.brokers.sort()
-            self._start = random_index(len(self.brokers))
+            self._start = random_index(len(self.brokers)) - 1
 
     def next(self, round_: int) -> int | None:
-        if not self.brokers:
+        left = self._left_in(round_)
+        return left.pop(0) if left else None
+
+    def next_leader(self, round_: int) -> int | None:
+        """The broker that leads least. Kafka takes the next in order, and with two racks of two brokers, two never lead."""
+        left = self._left_in(round_)
+        if not left:
             return None
-        if round_ != self._round:
-            self._round, self._taken = round_, 0
+        leader = min(left, key=self._led.__getitem__)
+        left.remove(leader)
+        self._led[leader] += 1
+        return leader
+
+    def _left_in(self, round_: int) -> list[int]:
+        if round_ != self._round and self.brokers:
+            self._round = round_
             self._start = (self._start + 1) % len(self.brokers)
-        if self._taken >= len(self.brokers):
-            return None
-        broker = self.brokers[(self._taken + self._start) % len(self.brokers)]
-        self._taken += 1
-        return broker
+            self._left = self.brokers[self._start :] + self.brokers[: self._start]
+        return self._left
 
 
 class _Rack:
@@ -106,7 +117,7 @@ class _Racks:
         """The first rack, from the start on, that still has a live broker in this round."""
         for step in range(len(self._racks)):
             index = (self._start + step) % len(self._racks)
-            broker = self._racks[index].live.next(self._round)
+            broker = self._racks[index].live.next_leader(self._round)
             if broker is not None:
                 return index, broker
         raise AssertionError("a live broker was counted and not found")
@@ -135,8 +146,8 @@ def place(
         raise _refused("All brokers are currently fenced.")
     if replica_count > racks.total:
         raise _refused(
-            f"The target replication factor of {replica_count} cannot be reached because only {racks.total} "
-            "broker(s) are registered."
+            f"The target replication factor of {replica_count} cannot be reached because only {racks.total} broker(s) are "
+            "registered or some brokers have all their log directories cordoned."
         )
     return [racks.place(replica_count) for _ in range(partition_count)]
 

@@ -85,7 +85,7 @@ def _refuse_other_factor(partition: Partition, wanted: list[int]) -> None:
 
 def _cancel(state: ControllerState, topic: Topic, index: int, partition: Partition) -> PartitionChangeRecord | None:
     if not partition.is_reassigning:
-        raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
+        raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     replicas = [replica for replica in partition.replicas if replica not in partition.adding]
     isr = [replica for replica in partition.isr if replica not in partition.adding]
     may_be_unclean = state.may_elect_unclean(topic.name)

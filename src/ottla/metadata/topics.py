@@ -354,7 +354,7 @@ def create_partitions(state: ControllerState, request: CreatePartitionsRequest, 
 def _more_partitions(
     state: ControllerState, wanted: CreatePartitionsRequest.CreatePartitionsTopic, context: Context
 ) -> list[MetadataRecord]:
-    topic = state.topic_or_error(wanted.name, "This server does not host this topic-partition.")
+    topic = state.topic_or_error(wanted.name)
     present = len(topic.partitions)
     additional = wanted.count - present
     if additional == 0:
