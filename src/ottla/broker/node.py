@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from ottla.broker import handlers
 from ottla.broker.config import Endpoint, NodeConfig, Settings
 from ottla.broker.dispatch import Dispatcher
+from ottla.broker.fetchers import Fetchers
 from ottla.broker.housekeeping import Housekeeping
 from ottla.broker.lifecycle import Lifecycle
 from ottla.broker.quorum import Quorum
@@ -46,6 +47,7 @@ class Node:
         self.image = ClusterImage()
         self.server = Server(self.settings["socket.request.max.bytes"])
         self.fetch_sessions = FetchSessions()
+        self.fetchers = Fetchers(self)
         self.replicas = Replicas(self)
         self.quorum = Quorum(self)
         self.lifecycle = Lifecycle(self)
@@ -97,6 +99,7 @@ class Node:
         await self._drain()
         self.server.close()
         self.housekeeping.stop()
+        self.fetchers.stop()
         await self.quorum.stop()
         self.directory.close(self.world.clock.wall_ms())
         self.world.workers.close()

@@ -311,6 +311,10 @@ class Replicas:
             opened = self._open(topic_partition, topic.topic_id)
             replica = self._by_partition[topic_partition] = Replica(self, topic_partition, topic.topic_id, opened)
         replica.become(state, int(self._node.world.clock.monotonic_ms()))
+        if replica.follower is not None:
+            self._node.fetchers.assign(replica)
+        else:
+            self._node.fetchers.drop(replica)
 
     def _open(self, topic_partition: TopicPartition, topic_id: bytes) -> Log:
         directory, now_ms = self._node.directory, self._node.world.clock.wall_ms()
@@ -323,6 +327,7 @@ class Replicas:
 
     def _drop(self, replica: Replica) -> None:
         del self._by_partition[replica.topic_partition]
+        self._node.fetchers.drop(replica)
         replica.retire()
         self._node.directory.delete_log(replica.topic_partition, self._node.world.clock.wall_ms())
 

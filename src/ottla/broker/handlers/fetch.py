@@ -14,6 +14,9 @@ from ottla.broker.replicas import Replica
 from ottla.broker.sessions import INITIAL_EPOCH, NO_SESSION, PartitionData, Session, Wanted, to_the_end
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
+from ottla.replication.closest import closest_replica
+from ottla.replication.leader import divergence
+from ottla.replication.state import EpochEnd
 from ottla.storage.types import LogSlice
 
 TopicReply = FetchResponse.FetchableTopicResponse
@@ -37,7 +40,7 @@ def fetch(request: FetchRequest, context: RequestContext) -> Any:
 class _Turn:
     """One fetch request: read, and answer when there is enough, an error, or no more time."""
 
-    __slots__ = ("_context", "_follower", "_max_bytes", "_min_bytes", "_request", "_session", "_wanted")
+    __slots__ = ("_context", "_follower", "_max_bytes", "_min_bytes", "_noted", "_request", "_session", "_wanted")
 
     def __init__(self, request: FetchRequest, context: RequestContext, session: Session | None, wanted: list[Wanted]) -> None:
         self._request = request
@@ -45,6 +48,7 @@ class _Turn:
         self._session = session
         self._wanted = wanted
         self._follower = request.replica_id if context.version < 15 else request.replica_state.replica_id
+        self._noted = False  # a follower's position counts once per request
         self._max_bytes = min(request.max_bytes, context.node.settings["fetch.max.bytes"])
         self._min_bytes = min(request.min_bytes, self._max_bytes)
 
@@ -64,6 +68,7 @@ class _Turn:
             total += len(data.records)
             remaining = max(0, remaining - len(data.records))
             urgent = urgent or data.error_code != 0 or data.diverging_epoch.epoch >= 0 or data.preferred_read_replica >= 0
+        self._noted = True
         if total < self._min_bytes and not urgent:
             return None
         return self._answer(results)
@@ -74,17 +79,61 @@ class _Turn:
             name = self._name(wanted)
             if name is None:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-            replica = self._context.node.replicas.leader(name, wanted.partition)
-            replica.check_epoch(wanted.current_leader_epoch)
+            replica = self._replica(name, wanted.partition)
+            if self._follower >= 0:
+                if self._diverges(data, replica, wanted):
+                    return data
+            else:
+                replica.check_epoch(wanted.current_leader_epoch)
+                data.preferred_read_replica = self._closest(replica, wanted)
+                if data.preferred_read_replica >= 0:
+                    return data
             self._fill(data, replica, wanted, min(max_bytes, wanted.max_bytes), first)
         except ApiError as error:
             data.error_code = error.code
             data.high_watermark = -1
         return data
 
+    def _replica(self, topic: str, partition: int) -> Replica:
+        """Consumers may read from any replica since version 11 (KIP-392)."""
+        replicas = self._context.node.replicas
+        if self._follower < 0 and self._context.version >= 11:
+            replica = replicas.get(topic, partition)
+            if replica is not None:
+                return replica
+        return replicas.leader(topic, partition)
+
+    def _diverges(self, data: PartitionData, replica: Replica, wanted: Wanted) -> bool:
+        """A follower's log may part from ours (KIP-595): it is told where to look. If not, we note how far it is."""
+        leader, log = replica.leader, replica.log
+        assert leader is not None
+        broker_epoch = self._request.replica_state.replica_epoch
+        leader.check_follower(self._follower, broker_epoch, wanted.current_leader_epoch)
+        if wanted.last_fetched_epoch >= 0:
+            found = log.end_offset_for_epoch(wanted.last_fetched_epoch)
+            local = None if found.epoch < 0 else EpochEnd(found.epoch, found.offset)
+            end = divergence(wanted.last_fetched_epoch, wanted.offset, local, log.log_start_offset)
+            if end is not None:
+                data.diverging_epoch = PartitionData.EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
+                data.high_watermark, data.log_start_offset = log.high_watermark, log.log_start_offset
+                return True
+        if not self._noted and log.log_start_offset <= wanted.offset <= log.log_end_offset:
+            now_ms = int(self._context.node.world.clock.monotonic_ms())
+            replica.progress(leader.fetched(self._follower, wanted.offset, wanted.log_start_offset, broker_epoch, now_ms))
+        return False
+
+    def _closest(self, replica: Replica, wanted: Wanted) -> int:
+        node = self._context.node
+        if replica.leader is None or not self._request.rack_id or not node.settings["replica.selector.class"]:
+            return -1
+        racks = {broker_id: rack for broker_id, _, rack in node.endpoints(self._context.listener, replica.state.replicas)}
+        return closest_replica(replica.leader, self._request.rack_id, wanted.offset, racks)
+
     def _fill(self, data: PartitionData, replica: Replica, wanted: Wanted, max_bytes: int, first: bool) -> None:
         log = replica.log
         committed_only = self._request.isolation_level == READ_COMMITTED and self._follower < 0
+        if self._follower < 0 and replica.leader is None and wanted.offset > log.high_watermark:
+            raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)  # the leader has committed what has not reached us yet
         upper = log.log_end_offset if self._follower >= 0 else log.last_stable_offset if committed_only else log.high_watermark
         found = log.read(wanted.offset, max_bytes, upper, first)
         data.high_watermark = log.high_watermark

@@ -1,0 +1,306 @@
+"""Followers: one fetcher per leader copies every partition that it leads and we follow, with Kafka's own Fetch.
+
+A fetcher runs one request at a time over an incremental session. What a partition's answer means is decided by its
+`PartitionFollower`; here it is only carried out: append, truncate, move the high watermark. A partition that was answered with
+an error rests for a moment; one whose leader changed while its answer was on its way ignores it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.sessions import PartitionData
+from ottla.client.connection import Connection, ConnectionOptions, connect
+from ottla.client.errors import NetworkError
+from ottla.metadata.image import NO_LEADER
+from ottla.model.errors import ApiError, ErrorCode, ProtocolError
+from ottla.model.ids import TopicPartition
+from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
+from ottla.protocol.messages.offsets import ListOffsetsRequest
+from ottla.replication.follower import FetchPosition, Restart, Truncate
+from ottla.replication.state import EpochEnd
+
+if TYPE_CHECKING:
+    from ottla.broker.node import Node
+    from ottla.broker.replicas import Replica
+
+log = logging.getLogger("ottla.fetchers")
+REST_MS = 100  # after an error of one partition
+RECONNECT_MS = 50  # doubled up to replica.fetch.backoff.ms
+LATEST, EARLIEST = -1, -2
+_SESSION_ERRORS = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)
+
+
+class Fetchers:
+    """Which fetcher follows what. `assign` and `drop` follow the roles of replicas."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._by_leader: dict[int, Fetcher] = {}
+        self._leader_of: dict[TopicPartition, int] = {}
+
+    def assign(self, replica: Replica) -> None:
+        leader = replica.state.leader
+        if self._leader_of.get(replica.topic_partition) not in (None, leader):
+            self.drop(replica)
+        if leader == NO_LEADER:
+            return
+        self._leader_of[replica.topic_partition] = leader
+        fetcher = self._by_leader.get(leader)
+        if fetcher is None:
+            fetcher = self._by_leader[leader] = Fetcher(self._node, leader)
+        fetcher.add(replica)
+
+    def drop(self, replica: Replica) -> None:
+        leader = self._leader_of.pop(replica.topic_partition, None)
+        if leader is None:
+            return
+        fetcher = self._by_leader[leader]
+        if not fetcher.remove(replica.topic_partition):
+            fetcher.stop()
+            del self._by_leader[leader]
+
+    def stop(self) -> None:
+        for fetcher in self._by_leader.values():
+            fetcher.stop()
+        self._by_leader.clear()
+        self._leader_of.clear()
+
+
+class Fetcher:
+    def __init__(self, node: Node, leader_id: int) -> None:
+        self._node = node
+        self._leader_id = leader_id
+        self._replicas: dict[TopicPartition, Replica] = {}
+        self._resting: dict[TopicPartition, float] = {}  # until when
+        self._sent: dict[TopicPartition, FetchPosition] = {}  # what the session knows
+        self._session_id = 0
+        self._session_epoch = 0
+        self._connection: Connection | None = None
+        self._changed = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def add(self, replica: Replica) -> None:
+        self._replicas[replica.topic_partition] = replica
+        self._resting.pop(replica.topic_partition, None)
+        self._changed.set()
+
+    def remove(self, topic_partition: TopicPartition) -> bool:
+        """Whether any partition is left."""
+        self._replicas.pop(topic_partition, None)
+        self._resting.pop(topic_partition, None)
+        return bool(self._replicas)
+
+    def stop(self) -> None:
+        self._task.cancel()
+        self._disconnect()
+
+    async def _run(self) -> None:
+        backoff_ms = RECONNECT_MS
+        while True:
+            try:
+                await self._fetch_once()
+                backoff_ms = RECONNECT_MS
+            except (NetworkError, ProtocolError, ApiError) as error:
+                log.info("fetch failed node=%d leader=%d error=%s", self._node.node_id, self._leader_id, error)
+                self._disconnect()
+                await asyncio.sleep(self._node.world.random.uniform(0.5, 1) * backoff_ms / 1000)
+                backoff_ms = min(2 * backoff_ms, self._node.settings["replica.fetch.backoff.ms"])
+
+    async def _fetch_once(self) -> None:
+        if self._connection is None:
+            self._connection = await self._connect()
+        request, asked = self._request()
+        if not request.topics and not request.forgotten_topics_data and not self._sent:
+            await self._until_something_changes()
+            return
+        response: FetchResponse = await self._connection.request(request)
+        if response.error_code:
+            if response.error_code in _SESSION_ERRORS:
+                self._forget_session()
+                return
+            raise ApiError(ErrorCode(response.error_code))
+        self._session_id = response.session_id
+        self._session_epoch = (
+            1 if response.session_id and self._session_epoch == 0 else self._session_epoch + bool(response.session_id)
+        )
+        if not response.session_id:
+            self._forget_session()
+        await self._handle(response, asked)
+
+    async def _connect(self) -> Connection:
+        broker = self._node.image.brokers.get(self._leader_id)
+        found = None if broker is None else broker.listener(self._node.config.inter_broker_listener)
+        if found is None:
+            raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {self._leader_id} has no listener for brokers")
+        settings = self._node.settings
+        options = ConnectionOptions(
+            client_id=f"broker-{self._node.node_id}-fetcher",
+            setup_timeout_ms=2_000,
+            request_timeout_ms=settings["replica.socket.timeout.ms"],
+        )
+        return await connect(self._node.world.network, found.host, found.port, options)
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._forget_session()
+
+    def _forget_session(self) -> None:
+        self._session_id = self._session_epoch = 0
+        self._sent = {}
+
+    async def _until_something_changes(self) -> None:
+        self._changed.clear()
+        timeout_ms = min(REST_MS, self._node.settings["replica.fetch.wait.max.ms"])
+        try:
+            await asyncio.wait_for(self._changed.wait(), timeout_ms / 1000)
+        except TimeoutError:
+            pass
+
+    # Asking ---------------------------------------------------------------------------------------------------------------
+
+    def _request(self) -> tuple[FetchRequest, dict[TopicPartition, FetchPosition]]:
+        """Only what changed since the last request of the session; `asked` is every position the answer may speak of."""
+        settings = self._node.settings
+        now_ms = self._node.world.clock.monotonic_ms()
+        wanted = {
+            key: replica.follower.position
+            for key, replica in self._replicas.items()
+            if replica.follower is not None and self._resting.get(key, 0) <= now_ms
+        }
+        topics: dict[bytes, FetchRequest.FetchTopic] = {}
+        for key, position in wanted.items():
+            if self._sent.get(key) != position:
+                replica = self._replicas[key]
+                topic = topics.setdefault(replica.topic_id, FetchRequest.FetchTopic(topic=key.topic, topic_id=replica.topic_id))
+                topic.partitions.append(self._partition(key, replica, position))
+        request = FetchRequest(
+            replica_state=FetchRequest.ReplicaState(
+                replica_id=self._node.node_id, replica_epoch=self._node.lifecycle.broker_epoch
+            ),
+            max_wait_ms=settings["replica.fetch.wait.max.ms"],
+            min_bytes=settings["replica.fetch.min.bytes"],
+            max_bytes=settings["replica.fetch.response.max.bytes"],
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            topics=list(topics.values()),
+            forgotten_topics_data=self._forgotten(wanted),
+        )
+        self._sent = wanted
+        return request, wanted
+
+    def _partition(
+        self, key: TopicPartition, replica: Replica, position: FetchPosition
+    ) -> FetchRequest.FetchTopic.FetchPartition:
+        return FetchRequest.FetchTopic.FetchPartition(
+            partition=key.partition,
+            current_leader_epoch=position.current_leader_epoch,
+            fetch_offset=position.offset,
+            last_fetched_epoch=position.last_fetched_epoch,
+            log_start_offset=replica.log.log_start_offset,
+            partition_max_bytes=self._node.settings["replica.fetch.max.bytes"],
+            replica_directory_id=self._node.directory.directory_id,
+            high_watermark=replica.log.high_watermark,
+        )
+
+    def _forgotten(self, wanted: dict[TopicPartition, FetchPosition]) -> list[FetchRequest.ForgottenTopic]:
+        forgotten: dict[str, FetchRequest.ForgottenTopic] = {}
+        for key in self._sent:
+            if key not in wanted:
+                replica = self._replicas.get(key)
+                topic_id = replica.topic_id if replica is not None else self._node.image.topic_ids.get(key.topic, bytes(16))
+                row = forgotten.setdefault(key.topic, FetchRequest.ForgottenTopic(topic=key.topic, topic_id=topic_id))
+                row.partitions.append(key.partition)
+        return list(forgotten.values())
+
+    # Hearing --------------------------------------------------------------------------------------------------------------
+
+    async def _handle(self, response: FetchResponse, asked: dict[TopicPartition, FetchPosition]) -> None:
+        for topic in response.responses:
+            name = topic.topic or self._node.topic_name(topic.topic_id)
+            for data in topic.partitions:
+                key = TopicPartition(name or "", data.partition_index)
+                replica = self._replicas.get(key)
+                if replica is None or replica.follower is None or replica.follower.position != asked.get(key):
+                    continue  # its role or position changed while the answer was on its way
+                try:
+                    await self._heard(replica, data)
+                except ApiError as error:
+                    self._rest(key, error)
+
+    async def _heard(self, replica: Replica, data: PartitionData) -> None:
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            await self._out_of_range(replica)
+        elif data.error_code:
+            raise ApiError(ErrorCode(data.error_code))
+        elif data.diverging_epoch.epoch >= 0:
+            self._diverged(replica, EpochEnd(data.diverging_epoch.epoch, data.diverging_epoch.end_offset))
+        else:
+            self._append(replica, data)
+
+    def _append(self, replica: Replica, data: PartitionData) -> None:
+        follower, log_ = replica.follower, replica.log
+        assert follower is not None
+        if data.records:
+            log_.append_as_follower(data.records)
+            follower.appended(log_.log_end_offset, log_.latest_epoch)
+        moved = follower.heard(data.high_watermark)
+        if moved:
+            log_.set_high_watermark(follower.high_watermark)
+        started = log_.advance_log_start_offset(data.log_start_offset)
+        if moved or started or data.records:
+            replica.watchers.wake()
+
+    def _diverged(self, replica: Replica, leader: EpochEnd) -> None:
+        assert replica.follower is not None
+        found = replica.log.end_offset_for_epoch(leader.epoch)
+        local = None if found.epoch < 0 else EpochEnd(found.epoch, found.offset)
+        self._carry_out(replica, replica.follower.diverged(leader, local))
+
+    def _carry_out(self, replica: Replica, decided: Truncate | Restart | None) -> None:
+        if decided is None or replica.follower is None:
+            return
+        now_ms = self._node.world.clock.wall_ms()
+        log.info(
+            "truncated topic=%s partition=%d offset=%d node=%d", *replica.topic_partition, decided.offset, self._node.node_id
+        )
+        if isinstance(decided, Truncate):
+            replica.log.truncate_to(decided.offset, now_ms)
+        else:
+            replica.log.truncate_fully_and_start_at(decided.offset, now_ms)
+        replica.follower.truncated(replica.log.log_end_offset, replica.log.latest_epoch)
+
+    async def _out_of_range(self, replica: Replica) -> None:
+        assert replica.follower is not None
+        position = replica.follower.position
+        start = await self._ask_offset(replica, EARLIEST)
+        end = await self._ask_offset(replica, LATEST)
+        if replica.follower is not None and replica.follower.position == position:
+            self._carry_out(replica, replica.follower.out_of_range(start, end))
+
+    async def _ask_offset(self, replica: Replica, timestamp: int) -> int:
+        assert self._connection is not None
+        topic, partition = replica.topic_partition
+        row = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
+            partition_index=partition, current_leader_epoch=replica.leader_epoch, timestamp=timestamp
+        )
+        request = ListOffsetsRequest(
+            replica_id=self._node.node_id, topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[row])]
+        )
+        response: Any = await self._connection.request(request)
+        found = response.topics[0].partitions[0]
+        if found.error_code:
+            raise ApiError(ErrorCode(found.error_code))
+        return int(found.offset)
+
+    def _rest(self, key: TopicPartition, error: ApiError) -> None:
+        log.info("partition rests topic=%s partition=%d leader=%d error=%s", *key, self._leader_id, error)
+        self._resting[key] = self._node.world.clock.monotonic_ms() + REST_MS
