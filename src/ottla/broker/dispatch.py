@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ottla.broker.server import Answer, Connection, Exchange
 from ottla.model.errors import ApiError, ErrorCode, ProtocolError
 from ottla.protocol.apis import APIS, BY_NAME, Api
-from ottla.protocol.codec import decode
+from ottla.protocol.codec import read_from
 from ottla.protocol.framing import API_VERSIONS_KEY, RequestHead, read_request_head, response_frame, skip_tags
 from ottla.protocol.schema import Message
 
@@ -94,7 +94,8 @@ class Dispatcher:
                 raise ProtocolError(f"{api.name} version {version} is not served, only {api.versions}")
             return self._unknown_api_versions(served, connection, head)
         start = skip_tags(frame, head.position) if version in api.request.FLEXIBLE else head.position
-        request = decode(api.request, version, frame, start)
+        # What follows the request is not looked at, as in Kafka: librdkafka 2.x sends Metadata 13 with three bytes too many.
+        request, _ = read_from(api.request, version, frame, start)
         context = RequestContext(self._node, connection, api, version, head.client_id)
         return self._exchange(served, request, context, head)
 

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from ottla.host.sending import Part, Sender, sender_for
 from ottla.model.errors import ProtocolError
@@ -59,8 +59,7 @@ class Connection(asyncio.BufferedProtocol):
     # Called by the loop -------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's is one without inheriting from it
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else ""
         self._sender = sender_for(transport, self._resume)
