@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.broker.server import Answer, Connection, Exchange
 from ottla.model.errors import ApiError, ErrorCode, ProtocolError
 from ottla.protocol.apis import APIS, BY_NAME, Api
-from ottla.protocol.codec import read_from
+from ottla.protocol.codec import Reader, reader
 from ottla.protocol.framing import API_VERSIONS_KEY, RequestHead, read_request_head, response_frame, skip_tags
 from ottla.protocol.schema import Message
 
@@ -47,11 +47,25 @@ Handler = Callable[[Any, RequestContext], Any]
 F = TypeVar("F", bound=Handler)
 
 
-@dataclass(frozen=True, slots=True)
 class Served:
-    api: Api
-    handler: Handler
-    lets_next_start: bool
+    """A row of the table with its handler. `readers` has what decoding a version takes, compiled on first use."""
+
+    __slots__ = ("api", "handler", "lets_next_start", "readers")
+
+    def __init__(self, api: Api, handler: Handler, lets_next_start: bool) -> None:
+        self.api = api
+        self.handler = handler
+        self.lets_next_start = lets_next_start
+        self.readers: dict[int, tuple[Reader, bool]] = {}
+
+    def reader(self, version: int) -> tuple[Reader, bool]:
+        """The reader and whether the header has tags. Raises ProtocolError for a version that is not served."""
+        found = self.readers.get(version)
+        if found is None:
+            if version not in self.api.versions:
+                raise ProtocolError(f"{self.api.name} version {version} is not served, only {self.api.versions}")
+            found = self.readers[version] = reader(self.api.request, version), version in self.api.request.FLEXIBLE
+        return found
 
 
 _SERVED: dict[str, dict[int, Served]] = {"broker": {}, "controller": {}}
@@ -87,16 +101,16 @@ class Dispatcher:
         if served is None:
             named = APIS.get(head.api_key)
             raise ProtocolError(f"API key {head.api_key} ({named.name if named else 'unknown'}) is not served here")
-        api = served.api
         version = head.api_version
-        if version not in api.versions:
-            if head.api_key != API_VERSIONS_KEY:
-                raise ProtocolError(f"{api.name} version {version} is not served, only {api.versions}")
+        if head.api_key == API_VERSIONS_KEY and version not in served.api.versions:
             return self._unknown_api_versions(served, connection, head)
-        start = skip_tags(frame, head.position) if version in api.request.FLEXIBLE else head.position
-        # What follows the request is not looked at, as in Kafka: librdkafka 2.x sends Metadata 13 with three bytes too many.
-        request, _ = read_from(api.request, version, frame, start)
-        context = RequestContext(self._node, connection, api, version, head.client_id)
+        read, has_tags = served.reader(version)
+        context = RequestContext(self._node, connection, served.api, version, head.client_id)
+        try:
+            # What follows the request is not looked at, as in Kafka: librdkafka 2.x sends Metadata 13 with three bytes too many.
+            request, _ = read(frame, skip_tags(frame, head.position) if has_tags else head.position)
+        except (struct.error, IndexError, UnicodeDecodeError) as error:
+            raise ProtocolError(f"{served.api.name} version {version} cannot be read: {error}") from None
         return self._exchange(served, request, context, head)
 
     def _exchange(self, served: Served, request: Message, context: RequestContext, head: RequestHead) -> Exchange:

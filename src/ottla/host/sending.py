@@ -13,7 +13,6 @@ from ottla.host.disk import FileRange
 
 Part = Union[bytes, bytearray, memoryview, FileRange]
 READ_INSTEAD_OF_SENDFILE = 1 << 15  # a smaller file range is read and sent together with what surrounds it
-MAX_VECTOR = 512
 MAX_SENDFILE = 1 << 20
 
 
@@ -71,9 +70,8 @@ class SocketSender:
         self.queued = 0
 
     def send(self, parts: Sequence[Part]) -> None:
-        for part in parts:
-            if part.__class__ is FileRange and len(part) < READ_INSTEAD_OF_SENDFILE:
-                part = part.read()
+        """The common reply is a few small buffers and an idle socket: one copy and one call."""
+        for part in _gathered(parts):
             self._queue.append(part)
             self.queued += len(part)
         if not self._waiting:
@@ -95,28 +93,19 @@ class SocketSender:
             self._drained()
 
     def _send_bytes(self) -> bool:
-        """Everything up to the next file range in one call. False when the socket is full."""
-        vector: list[bytes | bytearray | memoryview] = []
-        followed = 0
-        for part in self._queue:
-            if isinstance(part, FileRange):
-                followed = socket.MSG_MORE
-                break
-            if len(vector) == MAX_VECTOR:
-                break
-            vector.append(part)
+        """False when the socket is full."""
+        part = self._queue[0]
+        assert not isinstance(part, FileRange)
+        followed = len(self._queue) > 1 and self._queue[1].__class__ is FileRange
         try:
-            sent = self._socket.sendmsg(vector, (), followed)
+            sent = self._socket.send(part, socket.MSG_MORE if followed else 0)
         except (BlockingIOError, InterruptedError):
             return False
         self.queued -= sent
-        for part in vector:
-            size = len(part)
-            if sent < size:
-                self._queue[0] = memoryview(part)[sent:]
-                return False
-            sent -= size
-            self._queue.popleft()
+        if sent < len(part):
+            self._queue[0] = memoryview(part)[sent:]
+            return False
+        self._queue.popleft()
         return True
 
     def _send_file(self) -> bool:
@@ -156,3 +145,24 @@ class SocketSender:
             self._waiting = False
             asyncio.get_running_loop().remove_writer(self._socket.fileno())
         self._socket.close()
+
+
+def _gathered(parts: Sequence[Part]) -> list[Part]:
+    """Neighbouring buffers joined, small file ranges read into them; what is large stays apart."""
+    try:
+        return [b"".join(parts)]  # type: ignore[arg-type]
+    except TypeError:
+        pass  # a file range is among them
+    gathered: list[Part] = []
+    run: list[bytes | bytearray | memoryview] = []
+    for part in parts:
+        if not isinstance(part, FileRange):
+            run.append(part)
+        elif part.size < READ_INSTEAD_OF_SENDFILE:
+            run.append(part.read())
+        else:
+            gathered += [b"".join(run), part] if run else [part]
+            run = []
+    if run:
+        gathered.append(b"".join(run))
+    return gathered

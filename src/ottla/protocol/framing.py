@@ -122,6 +122,8 @@ def read_request_head(frame: bytes | bytearray) -> RequestHead:
 
 def skip_tags(frame: bytes | bytearray, position: int) -> int:
     """The position after a tag section nobody here reads."""
+    if frame[position : position + 1] == b"\x00":
+        return position + 1
     try:
         count, position = read_uvarint(frame, position)
         for _ in range(count):
