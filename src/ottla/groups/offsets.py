@@ -176,7 +176,8 @@ def commit(request: CommitRequest, context: Context, check: PartitionCheck | Non
             metadata=metadata,
             commit_timestamp=context.now_ms,
             expire_timestamp=expire_timestamp_ms,
-            topic_id=ZERO_UUID if transactional else topic.topic_id,
+            # The version that keeps a time to live has no room for the id.
+            topic_id=ZERO_UUID if transactional or expire_timestamp_ms >= 0 else topic.topic_id,
         )
         key = OffsetCommitKey(group=request.group_id, topic=topic.name, partition=partition.partition_index)
         if isinstance(request, TxnOffsetCommitRequest):
