@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from itertools import pairwise
 
-from ottla.host.disk import Disk, File
+from ottla.host.disk import Disk
 from ottla.storage import checkpoints
 from ottla.storage.types import OffsetAndEpoch
 
@@ -51,10 +51,6 @@ class LeaderEpochs:
         content = checkpoints.write_lines(f"{epoch} {offset}" for epoch, offset in self.entries)
         self._disk.replace(self.path, content, sync=False)
         self.dirty = True
-
-    def file(self) -> File | None:
-        """For syncing."""
-        return self._disk.open(self.path) if self.dirty else None
 
     @property
     def latest(self) -> int:

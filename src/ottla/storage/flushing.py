@@ -16,19 +16,21 @@ from ottla.model.errors import ApiError, ErrorCode
 class FlushJob:
     """Files to sync. `run` blocks and belongs on a worker thread; it touches nothing else of the log."""
 
-    __slots__ = ("_disk", "directory", "end_offset", "files")
+    __slots__ = ("_disk", "directory", "end_offset", "files", "paths")
 
-    def __init__(self, disk: Disk, directory: str, to_sync: list[File], end_offset: int) -> None:
+    def __init__(self, disk: Disk, directory: str, to_sync: list[File], end_offset: int, paths: frozenset[str]) -> None:
         self._disk = disk
         self.directory = directory
         self.files = to_sync
         self.end_offset = end_offset
+        self.paths = paths  # of new and small files among them: their names are made durable, too
 
     def run(self) -> None:
         try:
             for file in self.files:
                 file.sync()
-            self._disk.sync_directory(self.directory)
+            if self.paths:
+                self._disk.sync_directory(self.directory)
         except OSError as error:
             raise storage_error(error, f"flushing {self.directory}") from error
 

@@ -51,13 +51,14 @@ class _Column(Sequence[int]):
 class OffsetIndex:
     """Columns are arrays (a segment being written) or views of the file (any other)."""
 
-    __slots__ = ("base_offset", "offsets", "positions", "saved")
+    __slots__ = ("base_offset", "offsets", "positions", "saved", "stale")
 
     def __init__(self, base_offset: int, offsets: Sequence[int] | None = None, positions: Sequence[int] | None = None) -> None:
         self.base_offset = base_offset
         self.offsets: Sequence[int] = array("i") if offsets is None else offsets
         self.positions: Sequence[int] = array("i") if positions is None else positions
         self.saved = 0  # entries that are in the file
+        self.stale = True  # the file is absent, or holds more than that
 
     @classmethod
     def view(cls, base_offset: int, file: File) -> OffsetIndex:
@@ -69,7 +70,7 @@ class OffsetIndex:
         if _SWAP:
             both.byteswap()
         index = cls(base_offset, both[0::2], both[1::2])
-        index.saved = len(index.offsets)
+        index.saved, index.stale = len(index.offsets), len(content) % 8 != 0
         return index
 
     def __len__(self) -> int:
@@ -96,7 +97,7 @@ class OffsetIndex:
         """Drops entries at and above an offset. Only for arrays."""
         keep = bisect_left(self.offsets, offset - self.base_offset)
         del self.offsets[keep:], self.positions[keep:]
-        self.saved = min(self.saved, keep)
+        self.saved, self.stale = min(self.saved, keep), self.stale or keep < self.saved
 
     def unsaved(self) -> bytes:
         both = array("i", bytes(8 * (len(self.offsets) - self.saved)))
@@ -107,13 +108,14 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    __slots__ = ("base_offset", "offsets", "saved", "timestamps")
+    __slots__ = ("base_offset", "offsets", "saved", "stale", "timestamps")
 
     def __init__(self, base_offset: int, timestamps: Sequence[int] | None = None, offsets: Sequence[int] | None = None) -> None:
         self.base_offset = base_offset
         self.timestamps: Sequence[int] = array("q") if timestamps is None else timestamps
         self.offsets: Sequence[int] = array("i") if offsets is None else offsets
         self.saved = 0
+        self.stale = True
 
     @classmethod
     def view(cls, base_offset: int, file: File) -> TimeIndex:
@@ -126,7 +128,7 @@ class TimeIndex:
             timestamps.append(timestamp)
             offsets.append(offset)
         index = cls(base_offset, timestamps, offsets)
-        index.saved = len(timestamps)
+        index.saved, index.stale = len(timestamps), len(content) % 12 != 0
         return index
 
     def __len__(self) -> int:
@@ -151,24 +153,23 @@ class TimeIndex:
     def truncate(self, offset: int) -> None:
         keep = bisect_left(self.offsets, offset - self.base_offset)
         del self.timestamps[keep:], self.offsets[keep:]
-        self.saved = min(self.saved, keep)
+        self.saved, self.stale = min(self.saved, keep), self.stale or keep < self.saved
 
     def unsaved(self) -> bytes:
         pairs = zip(self.timestamps[self.saved :], self.offsets[self.saved :])
         return b"".join([TIME_ENTRY.pack(timestamp, offset) for timestamp, offset in pairs])
 
 
-def save(disk: Disk, path: str, index: OffsetIndex | TimeIndex, entry_size: int) -> File | None:
-    """Brings the file up to date and returns it for syncing; None when there was nothing to do and the file is there."""
-    if index.saved == len(index) and disk.exists(path) and disk.size(path) == index.saved * entry_size:
-        return None
+def save(disk: Disk, path: str, index: OffsetIndex | TimeIndex, entry_size: int) -> bool:
+    """Brings the file up to date; whether that took anything."""
+    if index.saved == len(index) and not index.stale:
+        return False
     file = disk.open(path, create=True)
+    index.saved = min(index.saved, file.size // entry_size)
     if file.size != index.saved * entry_size:
-        if file.size < index.saved * entry_size:
-            index.saved = 0
         file.truncate(index.saved * entry_size)
     content = index.unsaved()
     if content:
         file.append((content,))
-    index.saved = len(index)
-    return file
+    index.saved, index.stale = len(index), False
+    return True

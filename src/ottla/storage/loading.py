@@ -40,6 +40,7 @@ class Loaded(NamedTuple):
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
+    created: bool  # the active segment is new, and its name not yet durable
 
 
 class Loader:
@@ -69,7 +70,8 @@ class Loader:
             end_offset, producers = log_start_offset, None
             taken.drop(list(taken.offsets))
             epochs.clear()
-        if not len(segments):
+        created = not len(segments)
+        if created:
             segments.add(self._create(end_offset))
         segments.active.active = True
         log_start_offset = max(log_start_offset, segments.first.base_offset)
@@ -77,7 +79,7 @@ class Loader:
             epochs.truncate_end(end_offset)
             epochs.truncate_start(log_start_offset)
         recovery_point = end_offset if clean else min(recovery_point, end_offset)
-        return Loaded(segments, epochs, taken, producers, log_start_offset, end_offset, recovery_point)
+        return Loaded(segments, epochs, taken, producers, log_start_offset, end_offset, recovery_point, created)
 
     def _path(self, offset: int, kind: str) -> str:
         return f"{self._directory}/{file_name(offset, kind)}"

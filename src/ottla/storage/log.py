@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from zlib import crc32
 
-from ottla.host.disk import Bytes, Disk, File
+from ottla.host.disk import Bytes, Disk
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import ZERO_UUID, TopicPartition
 from ottla.records.batch import LENGTH_PREFIX, BatchHeader, check_batches, headers, stamp, stamp_append_time
@@ -85,7 +85,8 @@ class Log:
         self.recovery_point = loaded.recovery_point
         self.high_watermark = loaded.log_start_offset
         self._places = Places()
-        self._to_sync: set[str] = set()  # small files written since the last flush
+        # Small files written since the last flush. A new segment's name is made durable with it.
+        self._to_sync = {loaded.segments.active.path(files.LOG)} if loaded.created else set()
         self._flush_wanted = False
         self._last_flush_ms = now_ms
         self._jitter_seed = crc32(str(topic_partition).encode())
@@ -618,24 +619,24 @@ class Log:
     def prepare_flush(self) -> FlushJob:
         """Brings index files up to date and says what to sync. Run the job on a worker thread, then `complete_flush`."""
         try:
-            to_sync: list[File] = []
             for slot in range(self._segments.floor(self.recovery_point), len(self._segments)):
-                segment = self._segments[slot]
-                to_sync.append(segment.file)
-                to_sync += segment.save_indexes()
-            epochs = self._epochs.file()
-            if epochs is not None:
-                to_sync.append(epochs)
+                self._to_sync.update(self._segments[slot].save_indexes())
+            if self._epochs.dirty:
+                self._to_sync.add(self._epochs.path)
                 self._epochs.dirty = False
-            to_sync += [self._disk.open(path) for path in self._to_sync if self._disk.exists(path)]
+            paths = [path for path in self._to_sync if self._disk.exists(path)]
+            to_sync = [
+                self._segments[slot].file for slot in range(self._segments.floor(self.recovery_point), len(self._segments))
+            ]
+            to_sync += [self._disk.open(path) for path in paths]
         except OSError as error:
             raise storage_error(error, f"flushing {self.directory}") from error
-        self._to_sync = set()
         self._flush_wanted = False
-        return FlushJob(self._disk, self.directory, to_sync, self.log_end_offset)
+        return FlushJob(self._disk, self.directory, to_sync, self.log_end_offset, frozenset(self._to_sync))
 
     def complete_flush(self, job: FlushJob, now_ms: int) -> None:
         """The job ran: the recovery point moves up."""
+        self._to_sync -= job.paths
         self.recovery_point = max(self.recovery_point, min(job.end_offset, self.log_end_offset))
         self._last_flush_ms = now_ms
 
@@ -645,15 +646,20 @@ class Log:
         job.run()
         self.complete_flush(job, now_ms)
 
+    def moved(self, directory: str) -> None:
+        """Its folder was renamed: it is no longer part of the node. Slices on their way stay valid."""
+        self.directory = directory
+        for segment in self._segments:
+            segment.close()
+        self._places.clear()
+
     def close(self, now_ms: int) -> None:
         """Flushes, trims and writes the producer snapshot, so that the next open with clean=True scans nothing."""
         try:
-            changed = self._segments.active.save_indexes(final=True)
-            if self.log_end_offset > self.recovery_point or changed or self._to_sync or self._epochs.dirty:
+            self._to_sync.update(self._segments.active.save_indexes(final=True))
+            if self.log_end_offset > self.recovery_point or self._to_sync or self._epochs.dirty:
                 self._take_snapshot(self.log_end_offset)
                 self.flush(now_ms)
-                for file in changed:
-                    file.sync()
         except OSError as error:
             raise storage_error(error, f"closing {self.directory}") from error
         for segment in self._segments:

@@ -166,25 +166,26 @@ class Segment:
         self._index = OffsetIndex.load(self.base_offset, self._disk.read_all(self.path(files.INDEX)))
         self._time_index = TimeIndex.load(self.base_offset, self._disk.read_all(self.path(files.TIME_INDEX)))
 
-    def save_indexes(self, *, final: bool = False) -> list[File]:
-        """Brings the index files up to date; the files to sync. `final`: the largest timestamp gets its entry, as when sealing."""
+    def save_indexes(self, *, final: bool = False) -> list[str]:
+        """Brings the index files up to date; those that changed. `final`: the largest timestamp gets its entry, as when sealing."""
         if self._index is None or self._time_index is None:
             return []
         if final:
             self._time_index.append(*self.max_timestamp)
-        saved = (
-            save(self._disk, self.path(files.INDEX), self._index, 8),
-            save(self._disk, self.path(files.TIME_INDEX), self._time_index, 12),
-            self.transactions.save(),
-        )
-        return [file for file in saved if file is not None]
+        changed = []
+        if save(self._disk, self.path(files.INDEX), self._index, 8):
+            changed.append(self.path(files.INDEX))
+        if save(self._disk, self.path(files.TIME_INDEX), self._time_index, 12):
+            changed.append(self.path(files.TIME_INDEX))
+        if self.transactions.save():
+            changed.append(self.path(files.TRANSACTION_INDEX))
+        return changed
 
-    def seal(self) -> list[File]:
+    def seal(self) -> None:
         """It is no longer the last segment: indexes go to disk, memory is given back."""
-        changed = self.save_indexes(final=True)
+        self.save_indexes(final=True)
         self.active = False
         self._index = self._time_index = None
-        return changed
 
     def rebuild_indexes(self, end: int | None = None) -> None:
         """From the headers of the batches. For an index that is missing, garbled, or was never written."""

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ottla.host.disk import Disk, File
+from ottla.host.disk import Disk
 
 ENTRY = struct.Struct(">hqqqq")
 
@@ -55,20 +55,20 @@ class TransactionIndex:
     def reset(self) -> None:
         self._entries, self._saved = [], 0
 
-    def save(self) -> File | None:
-        """Brings the file up to date and returns it for syncing; None when there was nothing to do."""
+    def save(self) -> bool:
+        """Brings the file up to date; whether that took anything."""
         if self._entries is None or (self._saved == len(self._entries) and not self.exists):
-            return None
+            return False
         file = self._disk.open(self.path, create=True)
         self.exists = True
         if file.size < self._saved * ENTRY.size:
             self._saved = 0
         if file.size == self._saved * ENTRY.size and self._saved == len(self._entries):
-            return None
+            return False
         file.truncate(self._saved * ENTRY.size)
         file.append((b"".join([ENTRY.pack(0, *entry) for entry in self._entries[self._saved :]]),))
         self._saved = len(self._entries)
-        return file
+        return True
 
     def sane(self, base_offset: int) -> bool:
         """Whether the file can have been written by a log: whole entries, markers inside the segment and in order."""
