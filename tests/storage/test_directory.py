@@ -51,8 +51,8 @@ def test_a_folder_that_cannot_be_used_is_one_clear_sentence(tmp_path: object) ->
     disk.files["data/meta.properties"].content = bytearray(b"version=1\n")
     with pytest.raises(StorageError, match=r"meta\.properties cannot be used"):
         LogDirectory.open(disk, "data")
+    (tmp_path / "file").write_bytes(b"")  # type: ignore[operator]
     with pytest.raises(StorageError, match="Cannot write"):
-        (tmp_path / "file").write_bytes(b"")  # type: ignore[operator]
         LogDirectory.format(RealDisk(), f"{tmp_path}/file/data", "x", 1, bytes(16))
 
 
@@ -143,7 +143,16 @@ def test_a_full_disk_at_the_stop_leaves_no_clean_marker() -> None:
 
 def test_folder_names_are_told_from_other_names() -> None:
     assert partition_of("a-b.c_D-12") == TopicPartition("a-b.c_D", 12)
-    for name in ("a", "-1", "a-", "a-1x", "a b-1", "x-0.0123456789abcdef0123456789abcdef-delete", "..-1", "recovery-point-offset-checkpoint"):
+    for name in (
+        "a",
+        "-1",
+        "a-",
+        "a-1x",
+        "a b-1",
+        "x-0.0123456789abcdef0123456789abcdef-delete",
+        "..-1",
+        "recovery-point-offset-checkpoint",
+    ):
         assert partition_of(name) is None
 
 

@@ -1,0 +1,201 @@
+"""A crash at any byte, files that vanished or rotted, a disk that is full: whole batches are served, and only those."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ottla.model.errors import ApiError, ErrorCode
+from ottla.storage.config import LogConfig
+from ottla.storage.log import Log
+from ottla.storage.types import Origin
+from tests.storage.memory_disk import MemoryDisk
+from tests.storage.scene import FOLDER, NOW, append, batch, open_log, read_bytes, send, values_of
+
+CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=150)
+
+
+def written(count: int = 30, *, producer: bool = True) -> tuple[MemoryDisk, Log]:
+    disk = MemoryDisk()
+    log = open_log(disk, CONFIG)
+    for number in range(count):
+        options = {"producer_id": 5, "producer_epoch": 0, "base_sequence": number} if producer else {}
+        append(log, b"value-%d" % number, timestamp=NOW + number, epoch=number // 10, **options)
+    return disk, log
+
+
+def test_a_log_cut_at_every_byte_of_its_last_two_batches_serves_exactly_the_whole_ones() -> None:
+    disk, log = written()
+    path = log.segments.active.path(".log")
+    whole = values_of(log)
+    size, last = disk.size(path), len(batch(b"value-29"))
+    for cut in range(size - 2 * last, size):
+        crashed = disk.copy()
+        del crashed.files[path].content[cut:]
+        kept = 28 + (cut >= size - last)
+        again = open_log(crashed, CONFIG)
+        assert values_of(again) == whole[:kept], cut
+        assert again.log_end_offset == kept
+        assert crashed.size(path) == size - (30 - kept) * last, "the torn tail is cut from the file"
+        [producer] = again.active_producers()
+        assert producer.last_sequence == kept - 1
+        assert append(again, b"more", epoch=9).first_offset == kept
+
+
+def test_a_flipped_bit_in_an_unflushed_batch_ends_the_log_before_it() -> None:
+    disk, log = written()
+    path = log.segments[1].path(".log")
+    size = len(batch(b"value-29"))
+    for bit in range(0, size * 8, 7):
+        if bit // 8 in range(12, 16):
+            continue  # the leader epoch lies outside the checksum
+        crashed = disk.copy()
+        crashed.files[path].content[size + bit // 8] ^= 1 << bit % 8
+        again = open_log(crashed, CONFIG)
+        first = log.segments[1].base_offset
+        if bit < 64:  # the base offset lies outside the checksum, too: a larger one is a gap, not an error
+            assert again.log_end_offset >= first + 1
+        else:
+            assert [offset for offset, _ in values_of(again)] == list(range(first + 1)), bit
+            assert len(again.segments) == 2, "everything after it is gone"
+
+
+def test_deleted_or_garbled_indexes_are_rebuilt_clean_or_not() -> None:
+    disk, log = written()
+    whole = values_of(log)
+    log.close(NOW)
+    chance = random.Random(1)
+    for clean in (True, False):
+        for name in [name for name in disk.list(FOLDER) if name.endswith(("index", ".snapshot"))]:
+            for damage in ("delete", "empty", "random", "short", "zero"):
+                crashed = disk.copy()
+                content = crashed.files[f"{FOLDER}/{name}"].content
+                if damage == "delete":
+                    del crashed.files[f"{FOLDER}/{name}"]
+                elif damage == "random":
+                    content[:] = chance.randbytes(len(content))
+                else:
+                    content[:] = {"empty": b"", "short": content[:-3], "zero": bytes(len(content))}[damage]
+                again = open_log(crashed, CONFIG, clean=clean, recovery_point=30 if clean else 0)
+                assert values_of(again) == whole, (clean, name, damage)
+                for number in range(30):
+                    assert read_bytes(again, number, max_bytes=1)
+                    again._places.clear()
+                    found = again.lookup_timestamp(NOW + number)
+                    assert found is not None
+                    assert found.offset == number, (clean, name, damage)
+                next_batch = batch(b"z", producer_id=5, producer_epoch=0, base_sequence=30)
+                assert send(again, next_batch, epoch=9).first_offset == 30, (clean, name, damage)
+
+
+def test_random_garbage_anywhere_never_serves_a_torn_batch() -> None:
+    disk, log = written()
+    whole = read_bytes(log, 0)
+    chance = random.Random(2)
+    for _ in range(150):
+        crashed = disk.copy()
+        name = chance.choice(crashed.list(FOLDER))
+        content = crashed.files[f"{FOLDER}/{name}"].content
+        start = chance.randrange(len(content) + 1)
+        content[start : start + chance.randrange(1, 50)] = chance.randbytes(chance.randrange(0, 50))
+        again = open_log(crashed, CONFIG)
+        served = read_bytes(again, again.log_start_offset)
+        assert whole.startswith(served) or name.endswith(".log")
+        assert append(again, b"next", epoch=30).first_offset == again.log_end_offset - 1
+        values_of(again)
+
+
+def test_only_segments_from_the_recovery_point_on_are_checked() -> None:
+    disk, log = written()
+    log.flush(NOW)
+    for number in range(3):
+        append(log, b"unflushed-%d" % number, epoch=3)
+    crashed = disk.copy()
+    first = crashed.files[log.segments[0].path(".log")].content
+    first[100] ^= 1  # rot in what was flushed is not looked for at start
+    again = open_log(crashed, CONFIG, recovery_point=log.recovery_point)
+    assert again.log_end_offset == 33
+    assert open_log(crashed.copy(), CONFIG, recovery_point=0).log_end_offset < 33
+
+
+def test_leader_epochs_that_were_never_synced_are_read_from_the_batches() -> None:
+    disk, log = written()
+    for damage in (None, b"", b"0\n1\ngarbage\n"):
+        crashed = disk.copy()
+        path = f"{FOLDER}/leader-epoch-checkpoint"
+        if damage is None:
+            del crashed.files[path]
+        else:
+            crashed.files[path].content = bytearray(damage)
+        assert open_log(crashed, CONFIG, recovery_point=25).epoch_entries == [(0, 0), (1, 10), (2, 20)]
+
+
+def test_a_full_disk_refuses_the_append_keeps_the_log_and_serves_again_once_there_is_space() -> None:
+    disk, log = written(10)
+    before, state = values_of(log), log.active_producers()
+    for budget in range(400):
+        disk.budget = budget
+        try:
+            result = append(log, bytes(90), epoch=7, producer_id=5, producer_epoch=0, base_sequence=10)
+        except ApiError as refusal:
+            assert refusal.code is ErrorCode.KAFKA_STORAGE_ERROR
+            assert values_of(log) == before
+            assert log.active_producers() == state
+            assert values_of(open_log(disk.copy(), CONFIG)) == before, "nor is there anything torn on the disk"
+        else:
+            assert result.first_offset == 10
+            break
+    else:
+        pytest.fail("it never served again")
+    disk.budget = None
+    assert append(log, b"a", epoch=7, producer_id=5, producer_epoch=0, base_sequence=11).first_offset == 11
+    assert len(values_of(open_log(disk.copy(), CONFIG))) == 12
+
+
+def test_a_full_disk_during_a_roll_leaves_the_old_segment_active_and_whole() -> None:
+    for budget in range(0, 600, 3):
+        disk, log = written(12)
+        disk.budget = budget
+        done = 12
+        for number in range(12, 20):
+            try:
+                append(log, b"value-%d" % number, epoch=1)
+                done += 1
+            except ApiError:
+                break
+        assert [offset for offset, _ in values_of(log)] == list(range(done))
+        disk.budget = None
+        for number in range(done, 25):
+            append(log, b"value-%d" % number, epoch=1)
+        assert [offset for offset, _ in values_of(open_log(disk.copy(), CONFIG))] == list(range(25))
+        log.close(NOW)
+        assert [offset for offset, _ in values_of(open_log(disk, CONFIG, clean=True))] == list(range(25))
+
+
+def test_transactions_are_rebuilt_with_their_index() -> None:
+    disk = MemoryDisk()
+    config = LogConfig(segment_bytes=400, index_interval_bytes=100, verify_transactions=False)
+    log = open_log(disk, config)
+    for number in range(8):
+        for producer in (1, 2, 3):
+            buffer = batch(b"t", producer_id=producer, producer_epoch=0, base_sequence=number, transactional=True)
+            send(log, buffer, origin=Origin.CLIENT)
+        log.append_control(1, 0, 0, number % 2 == 0, 0, NOW)
+        log.append_control(2, 0, 0, number % 3 == 0, 0, NOW)
+        if number < 7:
+            log.append_control(3, 0, 0, False, 0, NOW)
+    log.advance_high_watermark(log.log_end_offset)
+    end = log.log_end_offset
+    aborted, stable = log.aborted_transactions(0, end), log.last_stable_offset
+    assert len(aborted) == 4 + 5 + 7
+    assert stable < end
+    for clean in (False, True):
+        if clean:
+            log.close(NOW)
+        again = open_log(disk.copy(), config, clean=clean, high_watermark=end)
+        assert again.aborted_transactions(0, end) == aborted
+        assert again.last_stable_offset == stable
+        again.append_control(3, 0, 0, True, 0, NOW)
+        again.advance_high_watermark(end + 1)
+        assert again.last_stable_offset == end + 1
