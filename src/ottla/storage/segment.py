@@ -150,7 +150,7 @@ class Segment:
             self._load_indexes()
             assert self._index is not None
             return self._index
-        return OffsetIndex.view(self.base_offset, self._disk.open(self.path(files.INDEX)))
+        return OffsetIndex.view(self.base_offset, self._index_file(files.INDEX, 8))
 
     @property
     def time_index(self) -> TimeIndex:
@@ -160,7 +160,14 @@ class Segment:
             self._load_indexes()
             assert self._time_index is not None
             return self._time_index
-        return TimeIndex.view(self.base_offset, self._disk.open(self.path(files.TIME_INDEX)))
+        return TimeIndex.view(self.base_offset, self._index_file(files.TIME_INDEX, 12))
+
+    def _index_file(self, kind: str, entry_size: int) -> File:
+        file = self._disk.open(self.path(kind))
+        if file.size % entry_size:  # never written whole: its last entry, the largest timestamp, may be missing
+            self.rebuild_indexes()
+            file = self._disk.open(self.path(kind))
+        return file
 
     def _load_indexes(self) -> None:
         self._index = OffsetIndex.load(self.base_offset, self._disk.read_all(self.path(files.INDEX)))
@@ -187,7 +194,7 @@ class Segment:
         self.active = False
         self._index = self._time_index = None
 
-    def rebuild_indexes(self, end: int | None = None) -> None:
+    def rebuild_indexes(self) -> None:
         """From the headers of the batches. For an index that is missing, garbled, or was never written."""
         index, times = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         largest, largest_offset, last_entry = NO_TIMESTAMP, self.base_offset, 0
