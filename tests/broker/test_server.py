@@ -1,0 +1,139 @@
+"""A connection answers in order, whatever finishes first; a peer that breaks the protocol is closed, and only it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from typing import Any
+
+import pytest
+
+from ottla.broker.server import MAX_WAITING_REQUESTS, Connection, Exchange, Server
+from ottla.model.errors import ProtocolError
+
+
+class Wire(asyncio.Transport):
+    """The far end of an imaginary wire: it keeps what was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.aborted = False
+        self.reading = True
+
+    def write(self, data: Any) -> None:
+        self.written += bytes(data)
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def close(self) -> None:
+        self.aborted = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+
+class Script:
+    """A dispatcher whose answers the test gives when it likes: a frame's first byte says how it is to be treated."""
+
+    def __init__(self) -> None:
+        self.started: list[bytes] = []
+        self.later: dict[bytes, asyncio.Future[Any]] = {}
+
+    def __call__(self, connection: Connection, frame: bytearray) -> Exchange:
+        name = bytes(frame)
+        self.started.append(name)
+        if name.startswith(b"bad"):
+            raise ProtocolError("a bad frame")
+        if name.startswith((b"wait", b"pass")):
+            self.later[name] = asyncio.get_running_loop().create_future()
+            return Exchange(None, self.later[name], lets_next_start=name.startswith(b"pass"))
+        return Exchange([name])
+
+
+class Ends:
+    def __init__(self, limit: int = 1000) -> None:
+        self.script = Script()
+        self.wire = Wire()
+        self.connection = Server(limit).factory("PLAINTEXT", self.script)()
+        self.connection.connection_made(self.wire)
+
+    def send(self, *frames: bytes) -> None:
+        self.send_bytes(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
+
+    def send_bytes(self, data: bytes) -> None:
+        while data:
+            room = self.connection.get_buffer(-1)
+            size = min(len(room), len(data))
+            room[:size] = data[:size]
+            self.connection.buffer_updated(size)
+            data = data[size:]
+
+    async def answer(self, name: bytes) -> None:
+        self.script.later[name].set_result([name])
+        await asyncio.sleep(0)
+
+
+async def test_replies_leave_in_request_order_although_a_later_one_is_ready_first() -> None:
+    ends = Ends()
+    ends.send(b"pass-1", b"pass-2", b"now-3")
+    assert ends.script.started == [b"pass-1", b"pass-2", b"now-3"]
+    await ends.answer(b"pass-2")
+    assert ends.wire.written == b""
+    await ends.answer(b"pass-1")
+    assert ends.wire.written == b"pass-1pass-2now-3"
+
+
+async def test_the_next_request_starts_only_when_the_one_before_is_answered() -> None:
+    ends = Ends()
+    ends.send(b"wait-1", b"now-2")
+    assert ends.script.started == [b"wait-1"]
+    await ends.answer(b"wait-1")
+    assert ends.wire.written == b"wait-1now-2"
+
+
+async def test_a_request_without_reply_holds_nothing_up() -> None:
+    ends = Ends()
+    ends.send(b"pass-1")
+    ends.script.later[b"pass-1"].set_result(None)
+    await asyncio.sleep(0)
+    ends.send(b"now-2")
+    assert ends.wire.written == b"now-2"
+
+
+async def test_a_client_that_sends_ahead_without_end_is_read_no_further() -> None:
+    ends = Ends()
+    ends.send(b"wait-1", *[b"now"] * (MAX_WAITING_REQUESTS + 1))
+    assert not ends.wire.reading
+    await ends.answer(b"wait-1")
+    assert ends.wire.reading
+    assert ends.wire.written == b"wait-1" + b"now" * (MAX_WAITING_REQUESTS + 1)
+
+
+@pytest.mark.parametrize(
+    "data", [struct.pack(">i", -1), struct.pack(">i", 1001), struct.pack(">i", 2**31 - 1), struct.pack(">i", 3) + b"bad"]
+)
+async def test_garbage_closes_the_connection_with_one_line_in_the_log(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    ends = Ends()
+    with caplog.at_level(logging.WARNING):
+        ends.send_bytes(data)
+    assert ends.wire.aborted
+    assert len(caplog.records) == 1
+
+
+async def test_a_lost_connection_cancels_what_its_requests_wait_for() -> None:
+    ends = Ends()
+    ends.send(b"wait-1")
+    ends.connection.connection_lost(None)
+    assert ends.script.later[b"wait-1"].cancelled()
