@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ottla.client.admin import Admin
+    from ottla.client.producer import Producer
     from ottla.model.errors import ApiError, OttlaError
     from ottla.model.ids import TopicPartition
 
 __version__ = "0.1.0"
-__all__ = ["Admin", "ApiError", "OttlaError", "TopicPartition", "__version__"]
+__all__ = ["Admin", "ApiError", "OttlaError", "Producer", "TopicPartition", "__version__"]
 
 _HOMES = {
     "Admin": "ottla.client.admin",
     "ApiError": "ottla.model.errors",
     "OttlaError": "ottla.model.errors",
+    "Producer": "ottla.client.producer",
     "TopicPartition": "ottla.model.ids",
 }
 

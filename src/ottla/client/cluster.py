@@ -122,6 +122,11 @@ class Cluster:
 
     # Connections -------------------------------------------------------------------------------------------------------
 
+    def ready_connection(self, broker_id: int, purpose: str = "") -> Connection | None:
+        """The open connection to a broker, if there is one now."""
+        ready = self._connections.get((broker_id, purpose))
+        return ready if ready is not None and ready.is_open else None
+
     async def connection(self, broker_id: int, purpose: str = "") -> Connection:
         """An open connection to a known broker. Purposes keep long polls from standing in the way of short requests."""
         key = (broker_id, purpose)

@@ -1,0 +1,78 @@
+"""Arrow in and out of the clients; loaded only by who uses it (`pip install ottla[arrow]`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ottla.client.errors import SerializationFailed
+from ottla.client.partitioner import partition_of
+from ottla.client.settings import ProducerSettings
+from ottla.records.batch import HEADER_SIZE
+from ottla.records.columns import encode_columns, split_rows
+
+MIN_ARROW_BATCH = 256 * 1024  # columns pay from a few thousand rows on, so their batches are larger than `batch_size` alone
+
+
+def encode_arrow(
+    batch: Any, partitions: int, partition: int | None, sticky: int, now_ms: int, settings: ProducerSettings, codec: int
+) -> Iterator[tuple[int, bytes, int]]:
+    """(partition, encoded batch without a producer, rows) for each batch that the rows make."""
+    names = set(batch.schema.names)
+    if "value" not in names:
+        raise SerializationFailed(f"a batch to send needs a column named value; it has {', '.join(sorted(names)) or 'none'}")
+    if not batch.num_rows:
+        return
+    target = min(settings["max_request_size"] - HEADER_SIZE, max(settings["batch_size"], MIN_ARROW_BATCH))
+    for number, rows in _by_partition(batch, names, partitions, partition, sticky, settings):
+        key = rows.column("key") if "key" in names else None
+        value = rows.column("value")
+        headers = rows.column("headers") if "headers" in names else None
+        times: Any = _times(rows.column("timestamp"), now_ms) if "timestamp" in names else now_ms
+        for start, stop in split_rows(key, value, target, headers):
+            encoded = encode_columns(
+                key=None if key is None else key.slice(start, stop - start),
+                value=value.slice(start, stop - start),
+                timestamp=times if isinstance(times, int) else times[start:stop],
+                headers=None if headers is None else headers.slice(start, stop - start),
+                codec=codec,
+                level=settings["compression_level"],
+            )
+            yield number, encoded, stop - start
+
+
+def _times(column: Any, now_ms: int) -> Any:
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
+    return np.asarray(column.cast(pa.int64()).fill_null(now_ms))
+
+
+def _by_partition(
+    batch: Any, names: set[str], partitions: int, partition: int | None, sticky: int, settings: ProducerSettings
+) -> Iterator[tuple[int, Any]]:
+    if partition is not None:
+        yield partition, batch
+        return
+    if "partition" in names:
+        numbers = np.asarray(batch.column("partition").cast(pa.int32()))
+        if len(numbers) and not (int(numbers.min()) >= 0 and int(numbers.max()) < partitions):
+            raise SerializationFailed(f"the partition column holds numbers outside 0 to {partitions - 1}")
+    elif "key" in names and batch.column("key").null_count < batch.num_rows and not settings["partitioner_ignore_keys"]:
+        numbers = _hashes(batch.column("key"), partitions, sticky)
+    else:
+        yield sticky, batch
+        return
+    for number in np.unique(numbers):
+        yield int(number), batch.filter(pa.array(numbers == number))
+
+
+def _hashes(keys: Any, partitions: int, sticky: int) -> Any:
+    """Each distinct key is hashed once."""
+    if isinstance(keys, pa.ChunkedArray):
+        keys = keys.combine_chunks()
+    encoded = keys.cast(pa.binary()).dictionary_encode(null_encoding="encode")
+    chosen = [sticky if key is None else partition_of(key, partitions) for key in encoded.dictionary.to_pylist()]
+    return np.array(chosen, np.int32)[np.asarray(encoded.indices)]

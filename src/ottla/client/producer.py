@@ -1,0 +1,449 @@
+"""`Producer`: records in, deliveries out.
+
+    async with Producer(bootstrap_servers="127.0.0.1:9092") as producer:
+        delivery = await producer.send("orders", b"value", key=b"customer-7")   # in the buffer; waits only when that is full
+        metadata = await delivery                                                # acknowledged: topic, partition, offset
+
+Three styles: ignore the delivery (fire and forget), await it (synchronous), or give `on_delivery` (callback). Retries are on by
+themselves, without duplicates and without reordering, until `delivery_timeout_ms`. One record's way: serializer → partitioner →
+`accumulator` → `sender` → `connection`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from ottla.client.accumulator import Accumulator, Batch, Limits, Row
+from ottla.client.cluster import Cluster
+from ottla.client.delivery import Callback, Delivery, RecordMetadata
+from ottla.client.encoding import row_size
+from ottla.client.errors import ClientClosed, IllegalState, SerializationFailed, UnknownPartition, WaitTimedOut
+from ottla.client.metadata import TopicInfo
+from ottla.client.partitioner import RoundRobin, UniformSticky, partition_of
+from ottla.client.sender import Sender
+from ottla.client.settings import Partitioner, ProducerSettings, resolve
+from ottla.client.transactions import GroupMetadata, State, Transactions
+from ottla.host import World
+from ottla.model.errors import ApiError, ErrorCode
+from ottla.model.ids import TopicPartition
+from ottla.records.compression import codec_id
+
+if TYPE_CHECKING:
+    import pyarrow
+
+log = logging.getLogger("ottla.producer")
+
+Headers = Mapping[str, "bytes | None"] | Sequence[tuple[str, "bytes | None"]]
+Offsets = Mapping[tuple[str, int], "int | tuple[int, int, str]"]
+ROWS_BETWEEN_YIELDS = 500
+
+
+class Producer:
+    def __init__(self, *, world: World | None = None, **settings: Unpack[ProducerSettings]) -> None:
+        self._settings = resolve(ProducerSettings, settings)
+        self._cluster = Cluster(self._settings, world)
+        self._codec = codec_id(self._settings["compression_type"])
+        self._accumulator = Accumulator(_limits(self._settings))
+        self._sticky = UniformSticky(self._settings["batch_size"], self._cluster.world.random.below)
+        self._round_robin = RoundRobin()
+        self._waiting_for_room: deque[asyncio.Future[None]] = deque()
+        self._idle: list[asyncio.Future[None]] = []
+        self._since_yield = 0
+        self._sender: Sender | None = None
+        self._transactions: Transactions | None = None
+        self._started = False
+        self._closed = False
+
+    # Life --------------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Reach the cluster. Raises a `NetworkError` at once when no bootstrap server answers."""
+        self._check_not_closed()
+        await self._cluster.start()
+        self._sender = Sender(self._cluster, self._accumulator, self._settings, self._codec)
+        self._sender.on_room = self._room_freed
+        self._sender.on_idle = self._became_idle
+        if self._settings["transactional_id"] is not None:
+            self._transactions = Transactions(self._cluster, self._accumulator, self._sender, self._settings)
+        self._started = True
+
+    async def close(self, timeout_ms: float | None = None) -> None:
+        """Deliver what is buffered, for at most `timeout_ms` (None: until it is delivered or given up), then disconnect.
+
+        An open transaction is aborted.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._started and self._sender is not None:
+            try:
+                async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                    if self._transactions is not None and self._transactions.state in (State.OPEN, State.BROKEN):
+                        await self._abort(self._transactions)
+                    else:
+                        await self._wait_until_idle()
+            except (TimeoutError, ApiError) as error:
+                log.warning("close_incomplete error=%s", error)
+            self._sender.fail_waiting(ClientClosed("the producer was closed before this record was delivered"))
+            self._sender.close()
+        self._room_freed()
+        await self._cluster.close()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close(0)
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    def _check_not_closed(self) -> None:
+        if self._closed:
+            raise ClientClosed("this Producer is closed")
+
+    def _running(self) -> Sender:
+        if self._closed or self._sender is None:
+            self._check_not_closed()
+            raise ClientClosed(
+                "this Producer is not started; use `async with Producer(…) as producer`, or `await producer.start()`"
+            )
+        return self._sender
+
+    # Sending -----------------------------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers = (),
+        on_delivery: Callback | None = None,
+    ) -> Delivery:
+        """Put a record into the buffer. Waits, at most `max_block_ms`, for the topic's metadata or for room in `buffer_memory`.
+
+        A record that can never be sent (too large, unknown partition, a serializer that raises) raises here; what goes wrong
+        later is raised by the delivery.
+        """
+        sender = self._running()
+        if self._transactions is not None:
+            self._transactions.check_open()
+        row = self._row(key, value, timestamp_ms, headers)
+        size = row_size(row)
+        if size > self._settings["max_request_size"] or size > self._settings["buffer_memory"]:
+            raise _too_large(topic, size, self._settings)
+        info = self._cluster.view.topics.get(topic)
+        if info is None or info.error or not info.partitions:
+            info = await self._topic(topic)
+        number = self._choose(info, row, partition) if partition is None or partition < len(info.partitions) else -1
+        if number < 0:
+            number = await self._unusual_partition(topic, partition)
+        target = TopicPartition(topic, number)
+        batch = self._accumulator.append(target, row, size, self._cluster.now_ms())
+        if batch is None:
+            batch = await self._append_when_room(target, row, size)
+        index = len(batch.rows) - 1
+        if partition is None and row[1] is None:
+            self._sticky.produced(topic, number, size, self._accumulator.is_batch_end(target))
+        if on_delivery is not None:
+            if batch.callbacks is None:
+                batch.callbacks = []
+            batch.callbacks.append((index, on_delivery))
+        if index == 0:
+            sender.wake_by(batch.created_ms + self._settings["linger_ms"])
+        if batch.size >= self._settings["batch_size"]:
+            sender.wake()
+        self._since_yield += 1
+        if self._since_yield >= ROWS_BETWEEN_YIELDS:  # a tight loop of sends must let the loop send, too
+            self._since_yield = 0
+            await asyncio.sleep(0)
+        return Delivery(batch, index)
+
+    async def send_and_wait(self, topic: str, value: Any = None, **options: Any) -> RecordMetadata:
+        """Send one record and wait until it is acknowledged."""
+        return await (await self.send(topic, value, **options))
+
+    async def flush(self) -> None:
+        """Send everything that is buffered now, and wait until each record is delivered or given up."""
+        sender = self._running()
+        self._accumulator.flushing += 1
+        try:
+            sender.wake()
+            for batch in self._accumulator.incomplete():
+                await _fate(batch)
+        finally:
+            self._accumulator.flushing -= 1
+
+    async def partitions_for(self, topic: str) -> TopicInfo:
+        self._running()
+        return await self._topic(topic)
+
+    async def _topic(self, topic: str) -> TopicInfo:
+        return await self._cluster.topic(topic, allow_create=True, timeout_ms=self._settings["max_block_ms"])
+
+    def _row(self, key: Any, value: Any, timestamp_ms: int | None, headers: Headers) -> Row:
+        key_serializer, value_serializer = self._settings["key_serializer"], self._settings["value_serializer"]
+        if key_serializer is not None:
+            key = _serialize("key", key_serializer, key)
+        if value_serializer is not None:
+            value = _serialize("value", value_serializer, value)
+        if (key is not None and type(key) is not bytes) or (value is not None and type(value) is not bytes):
+            key, value = _as_bytes("key", key), _as_bytes("value", value)
+        if timestamp_ms is None:
+            timestamp_ms = self._cluster.world.clock.wall_ms()
+        elif timestamp_ms < 0:
+            raise SerializationFailed(f"a timestamp must not be negative, and {timestamp_ms} is")
+        return (timestamp_ms, key, value, _headers(headers) if headers else ())
+
+    def _choose(self, info: TopicInfo, row: Row, partition: int | None) -> int:
+        if partition is not None:
+            return partition
+        count = len(info.partitions)
+        partitioner = self._settings["partitioner"]
+        key = row[1]
+        if partitioner == "default":
+            if key is not None and not self._settings["partitioner_ignore_keys"]:
+                return partition_of(key, count)
+            queues = None
+            if self._settings["partitioner_adaptive_partitioning_enable"]:
+                queues = self._accumulator.queue_sizes(info.name)
+            available = [part.partition for part in info.partitions if part.leader >= 0] or list(range(count))
+            return self._sticky.choose(info.name, available, queues)
+        if partitioner == "round_robin":
+            return self._round_robin.choose(info.name, count)
+        return _call_partitioner(partitioner, info.name, row, count)
+
+    async def _unusual_partition(self, topic: str, partition: int | None) -> int:
+        """A partition that the metadata at hand does not have: the topic may have grown since."""
+        assert partition is not None
+        if partition >= 0:
+            await self._cluster.refresh({topic})
+            if partition < len(self._cluster.view.topics[topic].partitions):
+                return partition
+        count = len(self._cluster.view.topics[topic].partitions)
+        raise UnknownPartition(f"{topic} has {count} partitions (0 to {count - 1}); there is no partition {partition}")
+
+    # Room --------------------------------------------------------------------------------------------------------------
+
+    async def _append_when_room(self, target: TopicPartition, row: Row, size: int) -> Batch:
+        return await self._when_room(lambda: self._accumulator.append(target, row, size, self._cluster.now_ms()))
+
+    async def _when_room(self, append: Callable[[], Batch | None]) -> Batch:
+        """Wait in line until an acknowledged batch has freed memory."""
+        deadline = asyncio.get_running_loop().time() + self._settings["max_block_ms"] / 1000
+        try:
+            async with asyncio.timeout_at(deadline):
+                while True:
+                    waiter = asyncio.get_running_loop().create_future()
+                    self._waiting_for_room.append(waiter)
+                    self._accumulator.pressed = True
+                    self._running().wake()
+                    await waiter
+                    self._running()
+                    batch = append()
+                    if batch is not None:
+                        return batch
+        except TimeoutError:
+            raise WaitTimedOut(
+                f"buffer_memory ({self._settings['buffer_memory']} bytes) stayed full for max_block_ms ({self._settings['max_block_ms']:g}); "
+                "the brokers take records more slowly than they are sent"
+            ) from None
+
+    def _room_freed(self) -> None:
+        waiting = self._waiting_for_room
+        self._waiting_for_room = deque()
+        self._accumulator.pressed = False
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _became_idle(self) -> None:
+        idle, self._idle = self._idle, []
+        for waiter in idle:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _wait_until_idle(self) -> None:
+        assert self._sender is not None
+        self._accumulator.flushing += 1
+        self._sender.wake()
+        while self._accumulator.has_incomplete:
+            waiter = asyncio.get_running_loop().create_future()
+            self._idle.append(waiter)
+            await waiter
+        self._accumulator.flushing -= 1
+
+    # Transactions ------------------------------------------------------------------------------------------------------
+
+    def _transactional(self) -> Transactions:
+        self._running()
+        if self._transactions is None:
+            raise IllegalState("this Producer has no transactional_id")
+        return self._transactions
+
+    async def init_transactions(self) -> None:
+        """Once, before the first transaction: fences earlier producers of the same transactional_id."""
+        await self._transactional().init()
+
+    async def begin_transaction(self) -> None:
+        self._transactional().begin()
+
+    async def commit_transaction(self) -> None:
+        """Deliver everything that was sent, then make it visible to read_committed consumers, all or nothing."""
+        transactions = self._transactional()
+        if transactions.state is State.OPEN:
+            await self.flush()
+        await transactions.commit()
+
+    async def abort_transaction(self) -> None:
+        await self._abort(self._transactional())
+
+    async def _abort(self, transactions: Transactions) -> None:
+        assert self._sender is not None
+        transactions.begin_abort()
+        self._sender.fail_waiting(
+            ApiError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction was aborted before this record was sent")
+        )
+        await self._wait_until_idle()
+        await transactions.abort()
+
+    async def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str) -> None:
+        """Commit a consumer's offsets with this transaction. An offset is that of the next record to read."""
+        transactions = self._transactional()
+        rows = {TopicPartition(*key): value if isinstance(value, tuple) else (value, -1, "") for key, value in offsets.items()}
+        await transactions.send_offsets(rows, GroupMetadata(group) if isinstance(group, str) else group)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """`async with producer.transaction():` commits at the end, or aborts if the block raises."""
+        transactions = self._transactional()
+        if transactions.state is State.UNINITIALIZED:
+            await self.init_transactions()
+        await self.begin_transaction()
+        try:
+            yield
+        except BaseException:
+            if transactions.state is not State.FATAL:
+                await self._abort(transactions)
+            raise
+        try:
+            await self.commit_transaction()
+        except ApiError:
+            if transactions.state is State.BROKEN:
+                await self._abort(transactions)
+            raise
+
+    # Arrow -------------------------------------------------------------------------------------------------------------
+
+    async def send_arrow(self, topic: str, batch: pyarrow.RecordBatch, *, partition: int | None = None) -> list[Delivery]:
+        """Send a `pyarrow.RecordBatch` by columns: `value`, and if there are such columns `key`, `timestamp`, `headers`.
+
+        Rows with a `partition` column or a key go where `send` would put them; the others go together. One delivery per batch
+        that was made; each stands for all rows of its batch.
+        """
+        from ottla.client.arrow import encode_arrow
+
+        sender = self._running()
+        if self._transactions is not None:
+            self._transactions.check_open()
+        info = await self._topic(topic)
+        if partition is not None and not 0 <= partition < len(info.partitions):
+            await self._unusual_partition(topic, partition)
+        sticky = self._choose(info, (0, None, None, ()), partition)
+        deliveries = []
+        now_ms = self._cluster.world.clock.wall_ms()
+        for number, encoded, count in encode_arrow(
+            batch, len(info.partitions), partition, sticky, now_ms, self._settings, self._codec
+        ):
+            if len(encoded) > self._settings["buffer_memory"] or len(encoded) > self._settings["max_request_size"]:
+                raise _too_large(topic, len(encoded), self._settings)
+            target = TopicPartition(topic, number)
+
+            def append(target: TopicPartition = target, encoded: bytes = encoded, count: int = count) -> Batch | None:
+                return self._accumulator.append_encoded(target, encoded, count, self._cluster.now_ms())
+
+            made = append() or await self._when_room(append)
+            deliveries.append(Delivery(made, 0))
+            sender.wake()
+            self._sticky.produced(topic, number, len(encoded), True)
+            await asyncio.sleep(0)
+        return deliveries
+
+
+def _limits(settings: ProducerSettings) -> Limits:
+    return Limits(
+        batch_size=settings["batch_size"],
+        linger_ms=settings["linger_ms"],
+        buffer_memory=settings["buffer_memory"],
+        delivery_timeout_ms=settings["delivery_timeout_ms"],
+        max_request_size=settings["max_request_size"],
+        idempotent=bool(settings["enable_idempotence"]),
+        mute=not settings["enable_idempotence"] and settings["max_in_flight_requests_per_connection"] == 1,
+    )
+
+
+async def _fate(batch: Batch) -> None:
+    """Wait until a batch is done, whatever became of it."""
+    if not batch.is_done:
+        waiter = asyncio.get_running_loop().create_future()
+        if batch.waiters is None:
+            batch.waiters = []
+        batch.waiters.append(waiter)
+        await waiter
+
+
+def _serialize(what: str, serializer: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return serializer(value)
+    except Exception as error:
+        raise SerializationFailed(f"the {what}_serializer raised {type(error).__name__}: {error}") from error
+
+
+def _as_bytes(what: str, value: Any) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    raise SerializationFailed(
+        f"a {what} must be bytes or None, not {type(value).__name__}; give a {what}_serializer, such as str.encode"
+    )
+
+
+def _headers(headers: Headers) -> tuple[tuple[str, bytes | None], ...]:
+    pairs: Iterable[Any] = headers.items() if isinstance(headers, Mapping) else headers
+    made = []
+    for name, value in pairs:
+        if not isinstance(name, str):
+            raise SerializationFailed(f"a header's name must be text, not {name!r}")
+        made.append((name, _as_bytes("header", value)))
+    return tuple(made)
+
+
+def _call_partitioner(partitioner: str | Partitioner, topic: str, row: Row, count: int) -> int:
+    assert callable(partitioner)
+    try:
+        number = partitioner(topic, row[1], row[2], count)
+    except Exception as error:
+        raise SerializationFailed(f"the partitioner raised {type(error).__name__}: {error}") from error
+    if not isinstance(number, int) or not 0 <= number < count:
+        raise UnknownPartition(f"the partitioner chose {number!r}; {topic} has partitions 0 to {count - 1}")
+    return number
+
+
+def _too_large(topic: str, size: int, settings: ProducerSettings) -> ApiError:
+    return ApiError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"a record of {size} bytes for {topic} is larger than max_request_size ({settings['max_request_size']}) "
+        f"or buffer_memory ({settings['buffer_memory']})",
+    )
