@@ -19,15 +19,15 @@ ME = Identity(7, 0)
 
 
 def limits(**changes) -> Limits:
-    defaults = dict(
-        batch_size=1000,
-        linger_ms=10,
-        buffer_memory=10_000,
-        delivery_timeout_ms=1000,
-        max_request_size=5000,
-        idempotent=True,
-        mute=False,
-    )
+    defaults = {
+        "batch_size": 1000,
+        "linger_ms": 10,
+        "buffer_memory": 10_000,
+        "delivery_timeout_ms": 1000,
+        "max_request_size": 5000,
+        "idempotent": True,
+        "mute": False,
+    }
     return Limits(**(defaults | changes))
 
 
