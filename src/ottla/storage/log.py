@@ -321,12 +321,12 @@ class Log:
     def _write(
         self, content: Bytes, placed: list[tuple[int, int, int]], first_offset: int, now_ms: int, staging: Staging | None
     ) -> None:
-        segment = self._segments.active
+        segments = self._segments
+        segment = segments.active
         last_offset = placed[-1][1]
+        timestamp = placed[0][2] if len(placed) == 1 else max([batch[2] for batch in placed])
         try:
-            if rolling.needed(
-                segment, self.config, len(content), last_offset, max([batch[2] for batch in placed]), now_ms, self._jitter_seed
-            ):
+            if rolling.needed(segment, self.config, len(content), last_offset, timestamp, now_ms, self._jitter_seed):
                 segment = self._roll(first_offset, now_ms)
             segment.append(content, placed)
         except OSError as error:

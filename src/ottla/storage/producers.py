@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ottla.model.errors import ApiError, ErrorCode
-from ottla.records.batch import NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
+from ottla.records.batch import NO_SEQUENCE, NO_TIMESTAMP, TRANSACTIONAL_BIT, BatchHeader
 from ottla.records.control import EndTransaction
 from ottla.storage.config import LogConfig
 from ottla.storage.transaction_index import AbortedEntry
@@ -218,28 +218,43 @@ class Staging:
 
     def data(self, header: BatchHeader, first_offset: int, timestamp: int) -> None:
         """A batch of records. `first_offset` and `timestamp` are those it is stored with. Raises Duplicate or ApiError."""
-        producer_id, epoch, transactional = header.producer_id, header.producer_epoch, header.is_transactional
+        producer_id, epoch, sequence = header.producer_id, header.producer_epoch, header.base_sequence
+        transactional = bool(header.attributes & TRANSACTIONAL_BIT)
         entry = self._entry(producer_id)
+        start = entry.transaction_start
+        batches = entry.batches
+        in_line = (
+            entry.producer_epoch == epoch
+            and batches
+            and sequence == batches[-1].last_sequence + 1
+            and transactional == (start >= 0)
+            and not self._states.verifications
+        )
+        if not in_line:  # nearly every batch is the next in line, and there is nothing to check
+            self._check(entry, header, transactional)
+            if entry.producer_epoch != epoch:
+                batches = ()
+            if start < 0 and transactional:
+                start = first_offset
+                self.started[first_offset] = producer_id
+            if transactional:
+                self.verified.append(producer_id)
+        delta = header.last_offset_delta
+        last_sequence = (sequence + delta) & MAX_SEQUENCE if sequence >= 0 else NO_SEQUENCE
+        batch = SentBatch(sequence, last_sequence, first_offset, first_offset + delta, timestamp)
+        kept = batches[1 - REMEMBERED_BATCHES :]
+        self.entries[producer_id] = ProducerEntry(epoch, (*kept, batch), entry.coordinator_epoch, timestamp, start)
+
+    def _check(self, entry: ProducerEntry, header: BatchHeader, transactional: bool) -> None:
         if self._origin is Origin.CLIENT:
             self._check_duplicate(header)
         if transactional and self._origin in (Origin.CLIENT, Origin.COORDINATOR):
             self._check_verified(header)
-        self._check_epoch(entry, producer_id, epoch)
+        self._check_epoch(entry, header.producer_id, header.producer_epoch)
         if self._origin is Origin.CLIENT:
             self._check_sequence(entry, header)
-        start = entry.transaction_start
-        if start >= 0 and not transactional:
-            self._refuse(ErrorCode.INVALID_TXN_STATE, f"Expected transactional write from producer {producer_id}")
-        if start < 0 and transactional:
-            start = first_offset
-            self.started[first_offset] = producer_id
-        if transactional:
-            self.verified.append(producer_id)
-        batch = SentBatch(
-            header.base_sequence, header.last_sequence, first_offset, first_offset + header.last_offset_delta, timestamp
-        )
-        kept = entry.batches[1 - REMEMBERED_BATCHES :] if entry.producer_epoch == epoch else ()
-        self.entries[producer_id] = ProducerEntry(epoch, (*kept, batch), entry.coordinator_epoch, timestamp, start)
+        if entry.transaction_start >= 0 and not transactional:
+            self._refuse(ErrorCode.INVALID_TXN_STATE, f"Expected transactional write from producer {header.producer_id}")
 
     def marker(self, header: BatchHeader, end: EndTransaction, offset: int, timestamp: int, version: int = 0) -> None:
         """A commit or abort marker. One without an open transaction is written all the same and completes nothing."""

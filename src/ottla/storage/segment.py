@@ -223,8 +223,10 @@ class Segment:
         return self._disk.exists(self.path(files.INDEX)) and self._disk.exists(self.path(files.TIME_INDEX))
 
     def index_full(self, limit_bytes: int) -> bool:
-        # The last slot of the time index is kept for sealing.
-        return len(self.index) >= limit_bytes // 8 or len(self.time_index) >= limit_bytes // 12 - 1
+        # The time index never has more entries than the other; its last slot is kept for sealing.
+        return len(self.index.offsets) >= limit_bytes // 12 - 1 and (
+            len(self.index) >= limit_bytes // 8 or len(self.time_index) >= limit_bytes // 12 - 1
+        )
 
     # --- times
 
@@ -272,12 +274,12 @@ class Segment:
 
     def append(self, content: Bytes, batches: list[tuple[int, int, int]]) -> None:
         """`batches`: size, last offset and largest timestamp of each batch in `content`. OSError leaves everything as it was."""
-        self.file.append((content,))
+        (self._file or self.file).append((content,))
         position = self.size
         if not position:
             self._first_timestamp = batches[0][2]
         for size, last_offset, timestamp in batches:
-            if timestamp > self.max_timestamp[0]:
+            if timestamp > (self._max_timestamp or self.max_timestamp)[0]:
                 self._max_timestamp = (timestamp, last_offset)
             if self.bytes_since_index > self.index_interval:
                 self.index.append(last_offset, position)
