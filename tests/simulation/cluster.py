@@ -1,0 +1,97 @@
+"""Real brokers on simulated machines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from ottla.broker.config import NodeConfig
+from ottla.broker.node import Node
+from ottla.host import World
+from ottla.model.ids import uuid_text
+from ottla.storage.directory import LogDirectory
+from tests.simulation.node import SimulatedNode
+from tests.simulation.simulation import Simulation
+
+BROKER_PORT = 9092
+CONTROLLER_PORT = 9093
+DATA = "/data"
+CLUSTER_ID = uuid_text(b"simulated cluste")
+
+
+class SimulatedBroker:
+    """A machine that runs a node of ottla over and over."""
+
+    def __init__(self, machine: SimulatedNode, node_id: int, properties: Mapping[str, str]) -> None:
+        self.machine = machine
+        self.node_id = node_id
+        self._properties = properties
+        self.node: Node | None = None  # while it runs
+        self.ready = asyncio.Event()
+        machine.disk.make_directory(DATA)
+        LogDirectory.format(machine.disk, DATA, CLUSTER_ID, node_id, b"directory of n%02d" % node_id)
+
+    @property
+    def name(self) -> str:
+        return self.machine.name
+
+    def start(self) -> None:
+        self.ready.clear()
+        self.machine.start(self._serve)
+
+    async def _serve(self, world: World) -> None:
+        node = Node(world, NodeConfig.from_properties(self._properties))
+        await node.start()
+        self.node = node
+        self.machine.loop.outside.call_soon(self.ready.set)
+        stopping = self._stopping = asyncio.Event()
+        await stopping.wait()
+        await node.stop()
+
+    async def stop(self) -> None:
+        """A controlled shutdown."""
+        assert self.machine.main is not None
+        assert self.machine.process is not None
+        self.machine.process.call_soon(self._stopping.set)
+        await asyncio.wait([self.machine.main])
+        self.node = None
+
+    def kill(self) -> None:
+        self.node = None
+        self.machine.kill()
+
+    def cut_power(self) -> None:
+        self.node = None
+        self.machine.cut_power()
+
+
+class SimulatedCluster:
+    """Combined nodes n1…nN, all voters."""
+
+    def __init__(self, simulation: Simulation, size: int, settings: Mapping[str, str] | None = None) -> None:
+        self.simulation = simulation
+        voters = ",".join(f"{number}@n{number}:{CONTROLLER_PORT}" for number in range(1, size + 1))
+        self.brokers = [
+            SimulatedBroker(simulation.node(f"n{number}"), number, _properties(number, voters, settings or {}))
+            for number in range(1, size + 1)
+        ]
+        self.bootstrap = [(broker.name, BROKER_PORT) for broker in self.brokers]
+
+    async def start(self) -> None:
+        for broker in self.brokers:
+            broker.start()
+        for broker in self.brokers:
+            await broker.ready.wait()
+
+
+def _properties(number: int, voters: str, settings: Mapping[str, str]) -> dict[str, str]:
+    host = f"n{number}"
+    return {
+        "node.id": str(number),
+        "process.roles": "broker,controller",
+        "listeners": f"PLAINTEXT://{host}:{BROKER_PORT},CONTROLLER://{host}:{CONTROLLER_PORT}",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": voters,
+        "log.dirs": DATA,
+        **settings,
+    }
