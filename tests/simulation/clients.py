@@ -10,6 +10,7 @@ import asyncio
 import random
 
 from ottla.client.cluster import Cluster
+from ottla.client.errors import VersionUnsupported
 from ottla.client.settings import CommonSettings, resolve
 from ottla.host import World
 from ottla.model.errors import ApiError, ErrorCode, OttlaError
@@ -25,6 +26,7 @@ from tests.simulation.history import History, Sent
 
 REQUEST_TIMEOUT_MS = 5_000
 RETRY_SECONDS = 0.1
+PACE_SECONDS = 0.1
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12
 FETCH_BYTES = 1 << 20
@@ -67,10 +69,11 @@ class PlainProducer:
         self._clock = world.clock
         self._history = history
         self._random = random.Random(seed)
+        self.stopping = False
         self._numbers: dict[TopicPartition, int] = {}  # the next of our own numbers, which is the sequence too
 
     async def run(self, topic: str, partitions: int, records: int) -> None:
-        """Write so many records, spread over the partitions, and return when all are acknowledged."""
+        """Write at least so many records, spread over the partitions, and on until told to stop; all are acknowledged then."""
         await patiently(self._cluster, self._cluster.start)
         self._producer_id, self._epoch = await self._identity()
         await asyncio.gather(
@@ -85,14 +88,17 @@ class PlainProducer:
                 raise ApiError(ErrorCode(reply.error_code))
             return reply.producer_id, reply.producer_epoch
 
-        return await patiently(self._cluster, attempt)  # type: ignore[return-value]
+        try:
+            return await patiently(self._cluster, attempt)  # type: ignore[return-value]
+        except VersionUnsupported:
+            return int(self.name[1:]) + 1000, 0
 
     async def _fill(self, topic_partition: TopicPartition, records: int) -> None:
-        while records > 0:
-            size = min(records, self._random.randrange(1, 20))
+        while records > 0 or not self.stopping:
+            size = self._random.randrange(1, 20)
             await self._write(topic_partition, size)
             records -= size
-            await asyncio.sleep(self._random.expovariate(1 / 0.02))
+            await asyncio.sleep(self._random.expovariate(1 / PACE_SECONDS))
 
     async def _write(self, topic_partition: TopicPartition, size: int) -> None:
         first = self._numbers.get(topic_partition, 0)

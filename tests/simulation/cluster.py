@@ -28,6 +28,7 @@ class SimulatedBroker:
         self._properties = properties
         self.node: Node | None = None  # while it runs
         self.ready = asyncio.Event()
+        self.stopping = False
         machine.disk.make_directory(DATA)
         LogDirectory.format(machine.disk, DATA, CLUSTER_ID, node_id, b"directory of n%02d" % node_id)
 
@@ -37,6 +38,7 @@ class SimulatedBroker:
 
     def start(self) -> None:
         self.ready.clear()
+        self.stopping = False
         self.machine.start(self._serve)
 
     async def _serve(self, world: World) -> None:
@@ -49,9 +51,11 @@ class SimulatedBroker:
         await node.stop()
 
     async def stop(self) -> None:
-        """A controlled shutdown."""
+        """A controlled shutdown, once it is up."""
+        await self.ready.wait()
         assert self.machine.main is not None
         assert self.machine.process is not None
+        self.stopping = True
         self.machine.process.call_soon(self._stopping.set)
         await asyncio.wait([self.machine.main])
         self.node = None

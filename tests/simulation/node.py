@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -39,6 +40,7 @@ class SimulatedNode:
         self.workers: SimulatedWorkers | None = None
         self.process: Process | None = None
         self.main: asyncio.Task[Any] | None = None
+        self.crashes: list[str] = []  # exceptions that ended its main function
 
     @property
     def journal(self) -> Journal:
@@ -66,6 +68,10 @@ class SimulatedNode:
         process = self.process
         try:
             return await main(world)
+        except Exception as error:
+            self.crashes.append(f"{self.name} crashed: {error!r}\n{traceback.format_exc()}")
+            self.journal.tell("crashes", f"{self.name} crashed: {error!r}")
+            raise
         finally:
             if process is not None and not process.dead:
                 self.loop.outside.call_soon(self._ended, process)

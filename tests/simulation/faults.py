@@ -1,0 +1,182 @@
+"""What goes wrong in a run, drawn from its seed.
+
+Faults are drawn so that what is promised must still hold. What may **not** be injected, and why:
+
+- A power cut on a machine while a record it acknowledged may be on no other disk: without `flush.messages` Kafka's promise rests on
+  replication, not on the disk. So power is cut only where everything acknowledged is synced first (the run sets
+  `flush.messages=1`), or where all other replicas are in sync and up.
+- A flipped bit in the only copy of a record: nothing could bring it back.
+- A clock that jumps in a run with time-based retention: deleting old records is then the promise.
+
+Everything else may happen at any time and to any number of nodes at once: kills, pauses, cut connections, walls one way and both
+ways, slow links, slow disks, failing syncs, full disks, skewed clocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from tests.simulation.cluster import SimulatedBroker, SimulatedCluster
+from tests.simulation.network import Link
+
+MEAN_SECONDS_BETWEEN = 0.8
+LONGEST_SECONDS = 8.0
+SMALLEST_ROOM = 4_096
+
+
+class Faults:
+    """`run` until cancelled, then `heal`."""
+
+    def __init__(self, cluster: SimulatedCluster, seed: str, *, power: bool) -> None:
+        self._cluster = cluster
+        self._simulation = cluster.simulation
+        self._random = random.Random(seed)
+        self._power = power
+        self._under_way: set[asyncio.Task[None]] = set()
+        self.count = 0
+        kinds: list[tuple[int, Callable[[], Awaitable[None]]]] = [
+            (4, self._kill),
+            (3, self._pause),
+            (4, self._cut_connections),
+            (3, self._wall),
+            (2, self._slow_link),
+            (2, self._slow_disk),
+            (1, self._full_disk),
+            (2, self._jump_clock),
+            (2, self._restart),
+        ]
+        if power:
+            kinds.append((3, self._cut_power))
+        # Each run has a favourite or two, so that rare combinations come up.
+        self._weights = [weight * self._random.choice((0, 1, 1, 3)) for weight, _ in kinds]
+        if not any(self._weights):
+            self._weights[0] = 1
+        self._kinds = [kind for _, kind in kinds]
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._random.expovariate(1 / MEAN_SECONDS_BETWEEN))
+            kind = self._random.choices(self._kinds, self._weights)[0]
+            self.count += 1
+            task = asyncio.create_task(kind())  # type: ignore[arg-type]
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+
+    async def heal(self) -> None:
+        """Everything is well again: no walls, all machines up, all disks sound."""
+        for task in list(self._under_way):
+            task.cancel()
+        internet = self._simulation.internet
+        internet.tear_down_walls()
+        internet.forget_links()
+        for broker in self._cluster.brokers:
+            machine = broker.machine
+            machine.disk.capacity = 1 << 40
+            machine.disk.sync_errors = 0
+            machine.resume()
+            if machine.workers is not None:
+                machine.workers.slowness = 1.0
+            if not machine.running:
+                broker.start()
+        self._simulation.journal.tell("healed", "all faults have ended")
+
+    # -- kinds
+
+    def _duration(self) -> float:
+        return min(LONGEST_SECONDS, self._random.expovariate(1 / 1.5))
+
+    def _broker(self) -> SimulatedBroker | None:
+        running = [broker for broker in self._cluster.brokers if broker.machine.running]
+        return self._random.choice(running) if running else None
+
+    async def _kill(self) -> None:
+        await self._down(lambda broker: broker.kill())
+
+    async def _cut_power(self) -> None:
+        await self._down(lambda broker: broker.cut_power())
+
+    async def _down(self, how: Callable[[SimulatedBroker], None]) -> None:
+        victims = self._cluster.brokers if self._random.random() < 0.1 else [broker for broker in [self._broker()] if broker]
+        for broker in victims:
+            if broker.machine.running:
+                how(broker)
+        await asyncio.sleep(self._duration())
+        for broker in victims:
+            if not broker.machine.running:
+                broker.start()
+
+    async def _restart(self) -> None:
+        broker = self._broker()
+        if broker is None or not broker.ready.is_set() or broker.stopping:
+            return
+        self._simulation.journal.tell("controlled restarts", f"{broker.name} is told to stop")
+        await broker.stop()
+        await asyncio.sleep(self._duration() / 2)
+        if not broker.machine.running:
+            broker.start()
+
+    async def _pause(self) -> None:
+        broker = self._broker()
+        if broker is not None and broker.machine.process is not None and not broker.machine.process.paused:
+            broker.machine.pause()
+            await asyncio.sleep(self._duration())
+            broker.machine.resume()
+
+    async def _cut_connections(self) -> None:
+        for connection in self._simulation.internet.connections():
+            if self._random.random() < 0.5:
+                client, server = connection.hosts
+                self._simulation.journal.tell("cut connections", f"the connection from {client} to {server} is cut")
+                connection.cut()
+
+    async def _wall(self) -> None:
+        hosts = sorted(self._simulation.internet.hosts)
+        self._random.shuffle(hosts)
+        split = self._random.randrange(1, len(hosts))
+        both = self._random.random() < 0.5
+        left, right = hosts[:split], hosts[split:]
+        arrow = "<->" if both else "->"
+        self._simulation.journal.tell("walls", f"a wall {' '.join(sorted(left))} {arrow} {' '.join(sorted(right))}")
+        for one in left:
+            for other in right:
+                self._simulation.internet.build_wall(one, other)
+                if both:
+                    self._simulation.internet.build_wall(other, one)
+        await asyncio.sleep(self._duration())
+        self._simulation.internet.tear_down_walls()
+        self._simulation.journal.tell("fallen walls", "the walls fall")
+
+    async def _slow_link(self) -> None:
+        hosts = sorted(self._simulation.internet.hosts)
+        source, target = self._random.sample(hosts, 2)
+        delay = self._random.uniform(0.01, 1.0)
+        self._simulation.journal.tell("slow links", f"the link {source} -> {target} becomes slow ({delay:.2f} s)")
+        self._simulation.internet.set_link(source, target, Link(delay, delay / 2, 1e5))
+        await asyncio.sleep(self._duration())
+        self._simulation.internet.set_link(source, target, Link())
+
+    async def _slow_disk(self) -> None:
+        broker = self._broker()
+        if broker is not None and broker.machine.workers is not None:
+            workers = broker.machine.workers
+            workers.slowness = self._random.uniform(10, 500)
+            self._simulation.journal.tell("slow disks", f"the disk of {broker.name} becomes {workers.slowness:.0f} times slower")
+            await asyncio.sleep(self._duration())
+            workers.slowness = 1.0
+
+    async def _full_disk(self) -> None:
+        broker = self._broker()
+        if broker is not None:
+            disk = broker.machine.disk
+            disk.capacity = disk.usage("/")[0] - disk.usage("/")[1] + self._random.randrange(SMALLEST_ROOM)
+            self._simulation.journal.tell("full disks", f"the disk of {broker.name} is nearly full")
+            await asyncio.sleep(self._duration())
+            disk.capacity = 1 << 40
+
+    async def _jump_clock(self) -> None:
+        broker = self._random.choice(self._cluster.brokers)
+        by_ms = self._random.randrange(-600_000, 600_000)
+        self._simulation.journal.tell("clock jumps", f"the clock of {broker.name} jumps by {by_ms} ms")
+        broker.machine.clock.jump(by_ms)
