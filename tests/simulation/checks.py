@@ -52,7 +52,9 @@ def no_record_from_nowhere(history: History) -> None:
             if match is None:
                 raise Violation("no_record_from_nowhere", f"nobody sent {value!r}, which is at {topic_partition} offset {offset}")
             if match.refused:
-                raise Violation("no_record_from_nowhere", f"{value!r} was refused for good, but is at {topic_partition} offset {offset}")
+                raise Violation(
+                    "no_record_from_nowhere", f"{value!r} was refused for good, but is at {topic_partition} offset {offset}"
+                )
 
 
 def each_producer_s_records_in_order(history: History) -> None:

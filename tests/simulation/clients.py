@@ -34,7 +34,12 @@ FETCH_BYTES = 1 << 20
 
 def cluster_of(world: World, bootstrap: list[tuple[str, int]], name: str) -> Cluster:
     servers = ",".join(f"{host}:{port}" for host, port in bootstrap)
-    settings = {"bootstrap_servers": servers, "client_id": name, "request_timeout_ms": REQUEST_TIMEOUT_MS, "metadata_max_age_ms": 30_000}
+    settings = {
+        "bootstrap_servers": servers,
+        "client_id": name,
+        "request_timeout_ms": REQUEST_TIMEOUT_MS,
+        "metadata_max_age_ms": 30_000,
+    }
     return Cluster(resolve(CommonSettings, settings), world)
 
 

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import heapq
 import random
+import sys
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -90,6 +92,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def bury(self, process: Process) -> None:
         process.die()
+        for task in process.tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
         self._processes.remove(process)
         self._graveyard.append(process)
 
@@ -191,6 +195,18 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             for task in process.tasks:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
         super().close()
+        self._forget_the_dead()
+
+    def _forget_the_dead(self) -> None:
+        """Collecting their coroutines runs `finally` blocks, which find no loop and complain to nobody in particular."""
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        try:
+            self._graveyard.clear()
+            self._processes.clear()
+            self._timers.clear()
+            gc.collect()
+        finally:
+            sys.unraisablehook = hook
 
     # -- what there is not
 

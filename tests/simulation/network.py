@@ -20,7 +20,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.host.network import ProtocolFactory
+from ottla.host.network import NameNotFound, ProtocolFactory
 from tests.simulation.journal import Journal
 from tests.simulation.loop import Process, SimulatedLoop
 
@@ -53,6 +53,7 @@ class Internet:
         self._listeners: dict[tuple[str, int], SimulatedListener] = {}
         self._connections: list[Connection] = []
         self._next_port = FIRST_PORT
+        self.hosts: set[str] = set()
         self.up: set[str] = set()  # hosts whose machine runs
 
     def link(self, source: str, target: str) -> Link:
@@ -119,6 +120,7 @@ class SimulatedNetwork:
         self.internet = internet
         self.host = host
         self.process: Process | None = None
+        internet.hosts.add(host)
 
     async def listen(
         self, host: str, port: int, factory: ProtocolFactory, tls: ssl.SSLContext | None = None
@@ -137,6 +139,8 @@ class SimulatedNetwork:
         assert self.process is not None
         target = self.host if host in _HERE else host
         internet = self.internet
+        if target not in internet.hosts:
+            raise NameNotFound(f"{host} has no address")
         await asyncio.sleep(internet.travel_seconds(self.host, target, 0))
         if internet.walled(self.host, target) or internet.walled(target, self.host):
             await asyncio.sleep(CONNECT_TIMEOUT_SECONDS)

@@ -92,7 +92,15 @@ def run_seed(seed: int, *, brokers: int = 1) -> Outcome:
         journal = simulation.journal
         faults = 0 if play.faults is None else play.faults.count
         return Outcome(
-            seed, failure, journal.digest(), journal.events, simulation.loop.time(), history.acknowledged, faults, journal.counts, journal.story
+            seed,
+            failure,
+            journal.digest(),
+            journal.events,
+            simulation.loop.time(),
+            history.acknowledged,
+            faults,
+            journal.counts,
+            journal.story,
         )
 
 
@@ -113,7 +121,9 @@ class _Play:
         await self._finish("producers", producers)
         await self._finish("readers", readers)
         await _within(LIVENESS_SECONDS, "the log could not be read at the end", self._read_everything())
-        await _within(LIVENESS_SECONDS, "nodes did not stop", _all([asyncio.create_task(broker.stop()) for broker in self._cluster.brokers]))
+        await _within(
+            LIVENESS_SECONDS, "nodes did not stop", _all([asyncio.create_task(broker.stop()) for broker in self._cluster.brokers])
+        )
 
     async def _create_topic(self) -> None:
         async def create(world: World) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.host import World
+from ottla.host.network import NameNotFound
 from tests.simulation.network import Link
 from tests.simulation.simulation import Simulation
 
@@ -163,6 +164,8 @@ def test_connecting_through_a_wall_times_out_and_to_nobody_is_refused() -> None:
                 await world.network.connect("s", 1, Recorder)
             with pytest.raises(ConnectionRefusedError):
                 await world.network.connect("localhost", 1, Recorder)
+            with pytest.raises(NameNotFound):
+                await world.network.connect("elsewhere", 1, Recorder)
             listener = await world.network.listen("", 0, Recorder)
             with pytest.raises(OSError, match="in use"):
                 await world.network.listen("", listener.port, Recorder)

@@ -34,10 +34,11 @@ class Network(Protocol):
 class _RealListener:
     def __init__(self, server: asyncio.Server) -> None:
         self._server = server
+        self._port = int(server.sockets[0].getsockname()[1])  # kept, because a closed server has no sockets to ask
 
     @property
     def port(self) -> int:
-        return int(self._server.sockets[0].getsockname()[1])
+        return self._port
 
     async def close(self) -> None:
         self._server.close()

@@ -202,19 +202,21 @@ class PartitionLeader:
     def updated(self, state: PartitionState, now_ms: int) -> Progress:
         """The metadata log has a new record of this partition, with this broker still its leader."""
         assert state.leader_id == self.broker_id
-        if state.partition_epoch < self.partition_epoch:
-            return NOTHING  # the answer to a proposal was faster than the log
-        is_new = self.leader_epoch == NO_EPOCH
-        new_epoch = state.leader_epoch > self.leader_epoch
+        if state.partition_epoch <= self.partition_epoch:
+            # The answer to a proposal was faster than the log. To take the same state again would forget a proposal made
+            # since: the controller might add a replica that the high watermark no longer waits for. (Our random runs did
+            # lose a record so; Kafka's makeLeader takes it again.)
+            return NOTHING
         self.replicas = state.replicas
-        others = [replica for replica in state.replicas if replica != self.broker_id]
-        self._remotes = {replica: self._remotes.get(replica) or RemoteReplica(replica) for replica in others}
         self._commit(state.isr, state.partition_epoch)
-        if new_epoch:
+        if state.leader_epoch > self.leader_epoch:
             self.leader_epoch = state.leader_epoch
             self.epoch_start_offset = self.log_end_offset
-            for remote in self._remotes.values():
-                self._greet(remote, is_new, now_ms)
+            # Between two epochs of ours another broker may have led without our hearing of it, and followers may have cut
+            # their logs for it: nothing that was known of them counts. (Kafka keeps it if it has missed the reign.)
+            self._remotes.clear()
+        others = [replica for replica in state.replicas if replica != self.broker_id]
+        self._remotes = {replica: self._remotes.get(replica) or self._newcomer(replica, now_ms) for replica in others}
         return Progress(self._advance(now_ms))
 
     def altered(self, proposal: Proposal, isr: frozenset[int], leader_epoch: int, partition_epoch: int, now_ms: int) -> Progress:
@@ -279,14 +281,9 @@ class PartitionLeader:
         self.partition_epoch = partition_epoch
         self._pending = None
 
-    def _greet(self, remote: RemoteReplica, is_new_leader: bool, now_ms: int) -> None:
-        """At a new epoch those in sync get the full time to fetch, and those that are not hold nothing back."""
-        in_sync = remote.broker_id in self.isr
-        remote.last_caught_up_ms = now_ms if in_sync else _NEVER
-        if is_new_leader:
-            return
-        remote.leader_end_at_last_fetch = self.epoch_start_offset
-        remote.last_fetch_ms = now_ms if in_sync else _NEVER
+    def _newcomer(self, replica: int, now_ms: int) -> RemoteReplica:
+        """Those in sync get the full time to make their first fetch; those that are not hold nothing back."""
+        return RemoteReplica(replica, last_caught_up_ms=now_ms if replica in self.isr else _NEVER)
 
     def _may_join(self, remote: RemoteReplica) -> bool:
         """It has all that is committed, and all that earlier leaders left to this one."""

@@ -58,7 +58,11 @@ NOTHING = Progress()
 
 
 class EpochEnd(NamedTuple):
-    """The largest epoch not above the one asked for, and the offset after its last record."""
+    """Where an epoch ends: the offset at which the first later one starts, and the largest known epoch before that offset.
+
+    As Kafka's epoch cache answers: for the latest epoch it is the log's end; an epoch before all known ones keeps its own
+    number and ends where the first begins; of an epoch after all known ones nothing can be said.
+    """
 
     epoch: int
     end_offset: int
