@@ -11,6 +11,7 @@ import asyncio
 import ssl
 import threading
 from dataclasses import dataclass, field
+from typing import cast
 
 from ottla.host.network import Listener, Network, ProtocolFactory
 
@@ -135,8 +136,8 @@ class NodeNetwork:
         noted: list[tuple[End, int]] = []
         board = self._switchboard
 
-        def connection_made(transport: asyncio.BaseTransport) -> None:
-            assert isinstance(transport, asyncio.Transport)
+        def connection_made(made_with: asyncio.BaseTransport) -> None:
+            transport = cast(asyncio.Transport, made_with)  # uvloop's own is no subclass
             made(transport)
             end = End(self._node, -1 if peer is None else peer, asyncio.get_running_loop(), transport)
             port = _port(transport, "peername" if peer is None else "sockname")

@@ -86,6 +86,8 @@ def _check_cluster(state: ControllerState, cluster_id: str) -> None:
 def _refuse_duplicate(state: ControllerState, request: BrokerRegistrationRequest, existing: Broker | None, now_ms: int) -> None:
     session = state.sessions.get(request.broker_id)
     alive = session is not None and now_ms < session.last_seen_ms + state.settings.session_timeout_ms
+    if session is not None and session.metadata_offset < 0 and request.broker_id == state.settings.node_id:
+        alive = False  # the life before ended with the process that is now this controller: nobody is left to be displaced
     if existing is not None and alive and existing.incarnation_id != request.incarnation_id:
         raise ApiError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
