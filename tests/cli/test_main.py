@@ -7,12 +7,7 @@ import subprocess
 import sys
 
 from ottla.cli.main import COMMANDS
-
-
-def ottla(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ottla", *arguments], input=stdin, capture_output=True, text=True, timeout=60, check=False
-    )
+from tests.cli.processes import ottla
 
 
 def test_help_names_every_command() -> None:

@@ -19,6 +19,7 @@ import click
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("up", "Start a cluster on this machine, in the foreground."),
     "topics": ("topics", "Create, list, describe, change and delete topics."),
+    "produce": ("produce", "Send lines as records."),
     "offsets": ("offsets", "Show where partitions begin and end."),
     "configs": ("configs", "Show and change the settings of topics, brokers and groups."),
     "records": ("records", "Delete records from the beginning of a log."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -29,6 +29,20 @@ def admin(bootstrap: str) -> Admin:
     from ottla.client.admin import Admin
 
     return Admin(bootstrap_servers=bootstrap)
+
+
+def client_settings(settings: Mapping[str, str], bootstrap: str) -> dict[str, object]:
+    """Kafka's names with their text values → the client's own names, with numbers and truths as such."""
+    return {"bootstrap_servers": bootstrap} | {name.replace(".", "_"): _value(text) for name, text in settings.items()}
+
+
+def _value(text: str) -> object:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return int(text)
+    except ValueError:
+        return text
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:

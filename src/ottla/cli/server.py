@@ -32,7 +32,16 @@ def read_properties(file: Path) -> dict[str, str]:
 def command(file: Path, overrides: dict[str, str], log_level: str) -> int:
     """Run one node from a properties file, until SIGTERM or Ctrl-C. Its folder must be formatted (`ottla storage format`)."""
     start_logging(log_level)
+    from ottla.broker.config import ConfigError, NodeConfig
     from ottla.broker.main import run_loop, serve
-    from ottla.cli.up import _ready
+    from ottla.cli.up import ready
+    from ottla.embedded.formatting import is_formatted
 
-    return run_loop(serve(read_properties(file) | overrides, _ready))
+    properties = read_properties(file) | overrides
+    try:
+        directory = NodeConfig.from_properties(properties).directory
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from None
+    if not is_formatted(directory):
+        raise click.ClickException(f"{directory} is not formatted; first run `ottla storage format {file} --cluster-id ID`")
+    return run_loop(serve(properties, ready))

@@ -70,7 +70,7 @@ def _run(host: str, port: int, brokers: int, data: str, settings: dict[str, str]
         return run_children(plans, every, log_level, announce)
     from ottla.broker.main import run_loop, serve
 
-    return run_loop(serve(every[0], _ready))
+    return run_loop(serve(every[0], ready))
 
 
 def check_settings(settings: dict[str, str]) -> None:
@@ -85,7 +85,7 @@ def check_settings(settings: dict[str, str]) -> None:
             raise click.ClickException(f"there is no broker setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
 
 
-def _ready(node: Node) -> None:
+def ready(node: Node) -> None:
     endpoint = node.advertised[0]
     announce(f"{endpoint.host}:{endpoint.port}")
 

@@ -151,7 +151,7 @@ class NodeNetwork:
                 self._transports.discard(end.transport)
             lost(error)
 
-        protocol.connection_made = connection_made  # type: ignore[method-assign]
+        protocol.connection_made = connection_made  # type: ignore[method-assign,assignment]
         protocol.connection_lost = connection_lost  # type: ignore[method-assign,assignment]
         return protocol
 

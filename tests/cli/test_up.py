@@ -1,0 +1,137 @@
+"""`ottla up`, `ottla server` and `ottla storage`: nodes as processes, started and stopped as people do it."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.cli.processes import LIMIT_S, ottla, running
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_up_says_where_it_serves_and_a_signal_ends_it_with_zero(tmp_path: Path, number: signal.Signals) -> None:
+    with running("up", "--port", "0", "--data", str(tmp_path)) as (process, bootstrap):
+        assert (
+            ottla("topics", "create", "orders", bootstrap=bootstrap).stdout
+            == "created orders: 1 partitions, replication factor 1\n"
+        )
+        process.send_signal(number)
+        assert process.wait(LIMIT_S) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert (tmp_path / "node-0" / "orders-0" / "00000000000000000000.log").exists()
+
+
+def test_data_is_there_after_a_restart(tmp_path: Path) -> None:
+    for expected in ([], ["orders"]):
+        with running("up", "--port", "0", "--data", str(tmp_path)) as (process, bootstrap):
+            listed = ottla("topics", "list", "--json", bootstrap=bootstrap).stdout
+            assert [name for name in ("orders",) if name in listed] == expected
+            ottla("topics", "create", "orders", "--if-not-exists", bootstrap=bootstrap)
+            process.terminate()
+            assert process.wait(LIMIT_S) == 0
+
+
+def test_a_second_node_on_the_same_folder_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    with running("up", "--port", "0", "--data", str(tmp_path)):
+        second = ottla("up", "--port", "0", "--data", str(tmp_path))
+    assert second.returncode == 1
+    assert second.stdout == ""
+    assert len(second.stderr.splitlines()) == 1
+    assert second.stderr.startswith("ottla: ")
+    assert str(tmp_path / "node-0") in second.stderr
+
+
+def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = ottla("up", "--port", str(taken.getsockname()[1]), "--data", str(tmp_path))
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "in use" in done.stderr
+
+
+def test_an_ephemeral_node_leaves_nothing(tmp_path: Path) -> None:
+    with running("up", "--port", "0", "--ephemeral") as (process, bootstrap):
+        rows = ottla("topics", "create", "orders", bootstrap=bootstrap)
+        assert rows.returncode == 0
+        folder = ottla("cluster", "log-dirs", bootstrap=bootstrap).stdout.split()[-1]
+        assert Path(folder).is_dir()
+        process.terminate()
+        assert process.wait(LIMIT_S) == 0
+    assert not Path(folder).exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ("log.retention.hour=1", "did you mean 'log.retention.hours'?"),
+        ("num.partitions=many", "num.partitions"),
+        ("nonsense", "NAME=VALUE"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named(tmp_path: Path, setting: str, why: str) -> None:
+    done = ottla("up", "--port", "0", "--data", str(tmp_path), "--set", setting)
+    assert done.returncode in (1, 2)
+    assert why in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_settings_act(tmp_path: Path) -> None:
+    with running("up", "--port", "0", "--ephemeral", "--set", "num.partitions=5") as (_, bootstrap):
+        assert "5 partitions" in ottla("topics", "create", "orders", bootstrap=bootstrap).stdout
+
+
+def test_a_read_only_folder_is_one_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "taken"
+    file.write_text("a file, where a folder should be")
+    done = ottla("up", "--port", "0", "--data", str(file))
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+
+
+def properties(tmp_path: Path, **more: str) -> Path:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        controller = free.getsockname()[1]
+    lines = {
+        "process.roles": "broker,controller",
+        "node.id": "7",
+        "listeners": f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{controller}",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": f"7@127.0.0.1:{controller}",
+        "log.dirs": str(tmp_path / "data"),
+    } | more
+    file = tmp_path / "server.properties"
+    file.write_text("# a comment\n" + "".join(f"{name} = {value}\n" for name, value in lines.items()))
+    return file
+
+
+def test_a_node_from_a_properties_file_is_formatted_and_served(tmp_path: Path) -> None:
+    file = properties(tmp_path)
+    refused = ottla("server", str(file))
+    assert refused.returncode == 1
+    assert "ottla storage format" in refused.stderr
+    cluster_id = ottla("storage", "random-uuid").stdout.strip()
+    assert ottla("storage", "format", str(file), "--cluster-id", cluster_id).returncode == 0
+    again = ottla("storage", "format", str(file), "--cluster-id", cluster_id)
+    assert again.returncode == 1
+    assert "formatted already" in again.stderr
+    assert ottla("storage", "format", str(file), "--cluster-id", cluster_id, "--ignore-formatted").returncode == 0
+    with running("server", str(file)) as (_, bootstrap):
+        described = ottla("cluster", "describe", "--json", bootstrap=bootstrap).stdout
+        assert f'"cluster_id": "{cluster_id}"' in described
+        assert '"broker": 7' in described
+
+
+@pytest.mark.parametrize("line", ["listeners=nonsense", "node.id=x"])
+def test_a_bad_properties_file_is_one_sentence(tmp_path: Path, line: str) -> None:
+    name, _, value = line.partition("=")
+    done = ottla("server", str(properties(tmp_path, **{name: value})))
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert name in done.stderr or value in done.stderr
