@@ -12,8 +12,10 @@ from collections.abc import Iterable, Iterator
 
 from ottla.broker import handlers
 from ottla.broker.config import Endpoint, NodeConfig, Settings
+from ottla.broker.coordinators import Coordinators
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetchers import Fetchers
+from ottla.broker.group_coordinators import GroupKind
 from ottla.broker.housekeeping import Housekeeping
 from ottla.broker.lifecycle import Lifecycle
 from ottla.broker.quorum import Quorum
@@ -49,6 +51,8 @@ class Node:
         self.fetch_sessions = FetchSessions()
         self.fetchers = Fetchers(self)
         self.replicas = Replicas(self)
+        self.groups = GroupKind(self)
+        self.coordinators = Coordinators(self, self.groups)
         self.quorum = Quorum(self)
         self.lifecycle = Lifecycle(self)
         self.housekeeping = Housekeeping(self)
@@ -65,6 +69,8 @@ class Node:
             await self.quorum.start()
             self.directory.load(self.replicas.config_of, now_ms)
             self.replicas.load(self.image)
+            self.groups.view.load(self.image)
+            self.coordinators.start()
             self._loaded = True
             await self._listen_for_clients()
             await self.lifecycle.start()
@@ -96,6 +102,7 @@ class Node:
         await self.lifecycle.stop()
         for listener in self._listeners:
             await listener.close()
+        self.coordinators.stop()
         await self._drain()
         self.server.close()
         self.housekeeping.stop()
@@ -124,6 +131,8 @@ class Node:
             self.settings.change(image.configs.get((BROKER, ""), {}), image.configs.get((BROKER, str(self.node_id)), {}))
         if self._loaded:
             self.replicas.follow(image, changes)
+            self.groups.follow(image, changes)
+            self.coordinators.follow(image, changes)
 
     async def auto_create(self, names: list[str]) -> dict[str, ErrorCode]:
         """Create topics with the defaults (internal ones with theirs); the errors of those that could not be."""

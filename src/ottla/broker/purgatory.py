@@ -9,26 +9,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
 
+class Wakeable(Protocol):
+    """What a partition wakes when something happens to it: a parked request, or a coordinator that lives in it."""
+
+    def wake(self) -> None: ...
+
+
 class Watchers:
-    """The parked requests that one partition can wake."""
+    """Those that one partition can wake."""
 
     __slots__ = ("_parked",)
 
     def __init__(self) -> None:
-        self._parked: set[Parked[Any]] = set()
+        self._parked: set[Wakeable] = set()
 
     def __len__(self) -> int:
         return len(self._parked)
 
-    def add(self, parked: Parked[Any]) -> None:
+    def add(self, parked: Wakeable) -> None:
         self._parked.add(parked)
 
-    def discard(self, parked: Parked[Any]) -> None:
+    def discard(self, parked: Wakeable) -> None:
         self._parked.discard(parked)
 
     def wake(self) -> None:

@@ -49,6 +49,10 @@ from ottla.protocol.messages.consumer_groups import (
 from ottla.protocol.messages.transactions import TxnOffsetCommitRequest
 from ottla.protocol.schema import Message
 
+# One decision is one batch in the log; what is left over is found by the next round.
+MAX_TOMBSTONES_PER_ROUND = 1_000
+NEXT_ROUND_MS = 1_000
+
 
 class GroupShard:
     __slots__ = ("groups", "offsets")
@@ -112,10 +116,13 @@ class GroupShard:
         return draft.finish()
 
     def topics_deleted(self, topics: Iterable[tuple[str, bytes]], context: Context) -> GroupDecision:
+        """One round; to be decided again until there are no records left."""
         draft = Draft()
         for name, topic_id in topics:
             for group_id, partition in self.offsets.groups_with(name, topic_id):
                 draft.records.append(offsets.tombstone(group_id, name, partition))
+                if len(draft.records) >= MAX_TOMBSTONES_PER_ROUND:
+                    return draft.finish()
         return draft.finish()
 
     def _expire_offsets(self, context: Context, draft: Draft) -> None:
@@ -123,6 +130,9 @@ class GroupShard:
         for group_id, group in self.groups.items():
             if offsets.expire(self.offsets, group_id, group, context, draft.records) and group.is_empty:
                 draft.records += group.tombstones()
+            if len(draft.records) >= MAX_TOMBSTONES_PER_ROUND:
+                draft.timers[OffsetExpiry()] = NEXT_ROUND_MS
+                return
 
     # Applying ----------------------------------------------------------------------------------------------------------
 
