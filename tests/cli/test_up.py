@@ -22,7 +22,7 @@ def test_up_says_where_it_serves_and_a_signal_ends_it_with_zero(tmp_path: Path, 
         assert process.wait(LIMIT_S) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
-    assert (tmp_path / "node-0" / "orders-0" / "00000000000000000000.log").exists()
+    assert (tmp_path / "node-1" / "orders-0" / "00000000000000000000.log").exists()
 
 
 def test_data_is_there_after_a_restart(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_second_node_on_the_same_folder_is_refused_in_one_sentence(tmp_path: P
     assert second.stdout == ""
     assert len(second.stderr.splitlines()) == 1
     assert second.stderr.startswith("ottla: ")
-    assert str(tmp_path / "node-0") in second.stderr
+    assert str(tmp_path / "node-1") in second.stderr
 
 
 def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:

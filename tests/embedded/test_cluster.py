@@ -86,4 +86,4 @@ async def test_data_in_a_given_directory_outlives_the_cluster(tmp_path: Path) ->
     async with EmbeddedCluster(directory=str(tmp_path)) as cluster, Admin(bootstrap_servers=cluster.bootstrap) as admin:
         assert set(await admin.list_topics()) == {"orders"}
         assert (await admin.describe_cluster()).id == cluster_id
-    assert (tmp_path / "node-0" / "meta.properties").exists()
+    assert (tmp_path / "node-1" / "meta.properties").exists()

@@ -159,6 +159,7 @@ class NodeConfig:
     voters: tuple[tuple[int, str, int], ...]  # id, host, port
     bootstrap_servers: tuple[tuple[str, int], ...]  # of the quorum, where its voters are in the log
     directory: str
+    metadata_directory: str
     rack: str | None
     inter_broker_listener: str
     controller_listener_names: tuple[str, ...]
@@ -186,6 +187,7 @@ class NodeConfig:
             voters=tuple(_voter(text) for text in settings["controller.quorum.voters"]),
             bootstrap_servers=tuple(_address(text) for text in settings["controller.quorum.bootstrap.servers"]),
             directory=(settings["log.dirs"] or settings["log.dir"])[0],
+            metadata_directory=settings["metadata.log.dir"] or (settings["log.dirs"] or settings["log.dir"])[0],
             rack=settings["broker.rack"],
             inter_broker_listener=(
                 settings["inter.broker.listener.name"] or (listeners[0].name if listeners else "PLAINTEXT")

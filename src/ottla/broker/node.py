@@ -24,7 +24,7 @@ from ottla.broker.server import Server
 from ottla.broker.sessions import FetchSessions
 from ottla.host import World
 from ottla.host.network import Listener
-from ottla.metadata.delta import Changes
+from ottla.metadata.delta import Changes, difference
 from ottla.metadata.image import BROKER, ClusterImage, Partition
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -57,6 +57,7 @@ class Node:
         self.lifecycle = Lifecycle(self)
         self.housekeeping = Housekeeping(self)
         self.bound: tuple[Endpoint, ...] = ()
+        self.controller_bound: tuple[Endpoint, ...] = ()
         self._listeners: list[Listener] = []
         self._loaded = False  # the logs are open, and follow the image from here on
 
@@ -81,8 +82,11 @@ class Node:
         log.info("started node=%d cluster=%s listeners=%s", self.node_id, self.cluster_id, self.bound)
 
     async def _listen_for_controllers(self) -> None:
+        bound = []
         for endpoint in self.config.controller_listeners:
-            await self._listen(endpoint, "controller")
+            listener = await self._listen(endpoint, "controller")
+            bound.append(endpoint._replace(port=listener.port))
+        self.controller_bound = tuple(bound)
 
     async def _listen_for_clients(self) -> None:
         bound = []
@@ -133,6 +137,10 @@ class Node:
             self.replicas.follow(image, changes)
             self.groups.follow(image, changes)
             self.coordinators.follow(image, changes)
+
+    def publish_whole(self, before: ClusterImage, image: ClusterImage) -> None:
+        """A snapshot replaced the image: whatever differs has changed."""
+        self.publish(image, difference(before, image))
 
     async def auto_create(self, names: list[str]) -> dict[str, ErrorCode]:
         """Create topics with the defaults (internal ones with theirs); the errors of those that could not be."""

@@ -38,8 +38,8 @@ def plan(brokers: int, directory: str, *, host: str = HOST, port: int = 0) -> li
     clients = [port + number for number in range(brokers)] if port else free_ports(brokers, host)
     controllers = free_ports(brokers)
     return [
-        NodePlan(node_id, host, clients[node_id], controllers[node_id], f"{directory}/node-{node_id}")
-        for node_id in range(brokers)
+        NodePlan(node_id, host, client, controller, f"{directory}/node-{node_id}")
+        for node_id, client, controller in zip(range(1, brokers + 1), clients, controllers, strict=True)
     ]
 
 

@@ -64,6 +64,25 @@ def apply_batch(
     return delta.finish(offset, epoch), delta.changes
 
 
+def difference(before: ClusterImage, after: ClusterImage) -> Changes:
+    """What changed between two images that no batch lies between: a snapshot took the place of the records."""
+    changes = Changes()
+    for topic_id, topic in after.topics.items():
+        former = before.topics.get(topic_id)
+        if former is None:
+            changes.created_topics.add(topic_id)
+        known = {} if former is None else former.partitions
+        changed = {index for index, state in topic.partitions.items() if known.get(index) != state}
+        if changed:
+            changes.partitions[topic_id] = changed
+    changes.deleted_topics = {topic_id: topic for topic_id, topic in before.topics.items() if topic_id not in after.topics}
+    for name in ("configs", "brokers", "controllers", "features", "quotas", "scram", "acls", "tokens"):
+        old, new = getattr(before, name), getattr(after, name)
+        getattr(changes, name).update(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+    changes.producer_ids = before.next_producer_id != after.next_producer_id
+    return changes
+
+
 class Delta:
     """The next image under construction."""
 

@@ -1,0 +1,66 @@
+"""Connections to other nodes, made when they are first needed and made again when they are lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ottla.client.connection import Connection, ConnectionOptions, connect
+from ottla.client.errors import ConnectionRefused, NetworkError
+from ottla.host.network import Network
+from ottla.protocol.schema import Message
+
+SETUP_TIMEOUT_MS = 2_000
+MAX_PEERS = 1_000
+
+
+class Peers:
+    """One connection per address. Requests over it are answered in order, so a slow one delays those behind it: whoever sends
+    long polls keeps `Peers` of its own."""
+
+    def __init__(self, network: Network, client_id: str) -> None:
+        self._network = network
+        self._client_id = client_id
+        self._connections: dict[tuple[str, int], Connection] = {}
+        self._connecting: dict[tuple[str, int], asyncio.Task[Connection]] = {}
+
+    async def request(self, host: str, port: int, request: Message, *, version: int | None = None, timeout_ms: float) -> Any:
+        """The answer. Raises NetworkError: no connection, a lost one, or no answer in time."""
+        connection = await self._connection(host, port)
+        if version is None:
+            version = connection.version_of(type(request))
+        return await connection.request(request, version=version, timeout_ms=timeout_ms)
+
+    async def _connection(self, host: str, port: int) -> Connection:
+        address = (host, port)
+        connection = self._connections.get(address)
+        if connection is not None and connection.is_open:
+            return connection
+        task = self._connecting.get(address)
+        if task is None:
+            assert len(self._connecting) < MAX_PEERS
+            options = ConnectionOptions(client_id=self._client_id, setup_timeout_ms=SETUP_TIMEOUT_MS)
+            task = asyncio.get_running_loop().create_task(connect(self._network, host, port, options))
+            self._connecting[address] = task
+            task.add_done_callback(lambda _: self._connecting.pop(address, None))
+        connection = self._connections[address] = await asyncio.shield(task)
+        return connection
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        for task in self._connecting.values():
+            task.cancel()
+        self._connections.clear()
+
+
+async def refuses(network: Network, host: str, port: int) -> bool:
+    """Whether nobody listens there: the port itself says no. Silence, or any other trouble, is no proof."""
+    try:
+        connection = await connect(network, host, port, ConnectionOptions(setup_timeout_ms=SETUP_TIMEOUT_MS))
+    except ConnectionRefused:
+        return True
+    except NetworkError:
+        return False
+    connection.close()
+    return False
