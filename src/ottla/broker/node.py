@@ -22,6 +22,7 @@ from ottla.broker.quorum import Quorum
 from ottla.broker.replicas import Replicas
 from ottla.broker.server import Server
 from ottla.broker.sessions import FetchSessions
+from ottla.broker.transaction_coordinators import TransactionKind
 from ottla.host import World
 from ottla.host.network import Listener
 from ottla.metadata.delta import Changes, difference
@@ -52,7 +53,8 @@ class Node:
         self.fetchers = Fetchers(self)
         self.replicas = Replicas(self)
         self.groups = GroupKind(self)
-        self.coordinators = Coordinators(self, self.groups)
+        self.transactions = TransactionKind(self)
+        self.coordinators = Coordinators(self, self.groups, self.transactions)
         self.quorum = Quorum(self)
         self.lifecycle = Lifecycle(self)
         self.housekeeping = Housekeeping(self)
@@ -109,6 +111,7 @@ class Node:
         self.coordinators.stop()
         await self._drain()
         self.server.close()
+        self.transactions.close()
         self.housekeeping.stop()
         self.fetchers.stop()
         await self.quorum.stop()

@@ -154,6 +154,8 @@ _TOPIC = (
 )
 
 _BROKER = (
+    Setting("add.partitions.to.txn.retry.backoff.max.ms", N, 100, "How long adding a partition waits for the transaction before it.", least=0),
+    Setting("add.partitions.to.txn.retry.backoff.ms", N, 20, "Pause between two attempts to add a partition to a transaction.", least=1),
     Setting("advertised.listeners", A, None, "What clients are told to connect to; unset means listeners.", dynamic="per-broker"),
     Setting("auto.create.topics.enable", B, True, "Whether a request for an unknown topic creates it."),
     Setting("auto.leader.rebalance.enable", B, True, "Whether leadership returns to preferred replicas by itself."),

@@ -27,6 +27,10 @@ class ProducerIds:
         """Whether the shell should ask the controller for a block now (one request at a time)."""
         return self._waiting is None and (self._ends - self._next) * PREFETCH_FRACTION <= self._size
 
+    @property
+    def is_empty(self) -> bool:
+        return self._next == self._ends and self._waiting is None
+
     def add_block(self, start: int, length: int) -> None:
         assert length > 0, "a block of producer ids is never empty"
         assert start >= self._ends, "the controller never gives a producer id twice"

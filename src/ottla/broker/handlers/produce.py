@@ -10,12 +10,14 @@ as their senders expect when they come: they cannot.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 from ottla.broker.admission import admit
 from ottla.broker.dispatch import RequestContext, handles
 from ottla.broker.purgatory import Parked
 from ottla.broker.replicas import Replica
+from ottla.broker.verification import NOTHING_VERIFIED, Verified, verify
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import INTERNAL_TOPICS
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -30,6 +32,20 @@ ADMIN_CLIENT_ID = "__admin_client"  # the one client id that Kafka lets write to
 @handles("Produce", lets_next_start=True)
 def produce(request: ProduceRequest, context: RequestContext) -> Any:
     """Append everything first, then wait for replicas if acks=all: so the order of appends is the order of requests."""
+    if request.transactional_id is None:
+        return _produce(request, context, NOTHING_VERIFIED)
+    verified = verify(request, context)
+    if isinstance(verified, Verified):
+        return _produce(request, context, verified)
+    return _produce_later(request, context, verified)
+
+
+async def _produce_later(request: ProduceRequest, context: RequestContext, verified: Awaitable[Verified]) -> Any:
+    response = _produce(request, context, await verified)
+    return await response if isinstance(response, asyncio.Future) else response
+
+
+def _produce(request: ProduceRequest, context: RequestContext, verified: Verified) -> Any:
     replies: list[ProduceResponse.TopicProduceResponse] = []
     waiting: list[tuple[Replica, PartitionReply, int]] = []
     now_ms = context.node.world.clock.wall_ms()
@@ -38,7 +54,7 @@ def produce(request: ProduceRequest, context: RequestContext) -> Any:
         reply = TopicReply(name=topic.name, topic_id=topic.topic_id)
         replies.append(reply)
         for partition in topic.partition_data:
-            result = _append(request, context, name, partition, now_ms, waiting)
+            result = _append(request, context, name, partition, now_ms, waiting, verified)
             reply.partition_responses.append(result)
     response = ProduceResponse(responses=replies)
     _hint_leaders(response, context)
@@ -58,6 +74,7 @@ def _append(
     data: ProduceRequest.TopicProduceData.PartitionProduceData,
     now_ms: int,
     waiting: list[tuple[Replica, PartitionReply, int]],
+    verified: Verified,
 ) -> PartitionReply:
     reply = PartitionReply(index=data.index, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1)
     try:
@@ -70,8 +87,9 @@ def _append(
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         assert replica.leader is not None
         replica.leader.check_append(request.acks)
+        guard = verified.guard(replica.topic_partition)
         buffer, batches = admit(data.records, replica.log.config, now_ms)
-        result = replica.append(buffer, batches, now_ms, transaction_version=2 if context.version >= 12 else 1)
+        result = replica.append(buffer, batches, now_ms, guard=guard, transaction_version=2 if context.version >= 12 else 1)
         reply.base_offset = result.first_offset
         reply.log_append_time_ms = result.log_append_time_ms
         reply.log_start_offset = result.log_start_offset
