@@ -70,6 +70,7 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = 0.0  # kept here, because uvloop's handle does not tell when the delay is nought
         self._closed = False
 
     # Rounds ------------------------------------------------------------------------------------------------------------
@@ -84,10 +85,12 @@ class Sender:
         if self._scheduled or self._closed:
             return
         delay = max(0.0, at_ms - self._cluster.now_ms()) / 1000
+        rings_at = self._loop.time() + delay
         if self._timer is not None:
-            if self._timer.when() <= self._loop.time() + delay:
+            if self._rings_at <= rings_at:
                 return
             self._timer.cancel()
+        self._rings_at = rings_at
         self._timer = self._loop.call_later(delay, self._timer_rang)
 
     def _timer_rang(self) -> None:
