@@ -13,18 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ottla.client.admin import Admin
+    from ottla.client.consumer import Consumer
+    from ottla.client.listener import RebalanceListener
     from ottla.client.producer import Producer
     from ottla.model.errors import ApiError, OttlaError
     from ottla.model.ids import TopicPartition
 
 __version__ = "0.1.0"
-__all__ = ["Admin", "ApiError", "OttlaError", "Producer", "TopicPartition", "__version__"]
+__all__ = ["Admin", "ApiError", "Consumer", "OttlaError", "Producer", "RebalanceListener", "TopicPartition", "__version__"]
 
 _HOMES = {
     "Admin": "ottla.client.admin",
     "ApiError": "ottla.model.errors",
+    "Consumer": "ottla.client.consumer",
     "OttlaError": "ottla.model.errors",
     "Producer": "ottla.client.producer",
+    "RebalanceListener": "ottla.client.listener",
     "TopicPartition": "ottla.model.ids",
 }
 

@@ -10,9 +10,11 @@ import pyarrow as pa
 
 from ottla.client.errors import SerializationFailed
 from ottla.client.partitioner import partition_of
+from ottla.client.positions import Chunk
 from ottla.client.settings import ProducerSettings
+from ottla.model.ids import TopicPartition
 from ottla.records.batch import HEADER_SIZE
-from ottla.records.columns import encode_columns, split_rows
+from ottla.records.columns import decode_columns, encode_columns, split_rows
 
 MIN_ARROW_BATCH = 256 * 1024  # columns pay from a few thousand rows on, so their batches are larger than `batch_size` alone
 
@@ -76,3 +78,23 @@ def _hashes(keys: Any, partitions: int, sticky: int) -> Any:
     encoded = keys.cast(pa.binary()).dictionary_encode(null_encoding="encode")
     chosen = [sticky if key is None else partition_of(key, partitions) for key in encoded.dictionary.to_pylist()]
     return np.array(chosen, np.int32)[np.asarray(encoded.indices)]
+
+
+def record_batch(key: TopicPartition, chunk: Chunk, from_offset: int, with_headers: bool, check_crc: bool) -> Any:
+    """Everything that a fetch brought of one partition, as one batch. The topic is a dictionary of one word: it costs nothing."""
+    columns = decode_columns(
+        chunk.data, from_offset=from_offset, aborted=chunk.aborted, headers=with_headers, check_crc=check_crc
+    )
+    count = len(columns)
+    topic = pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([key.topic]))
+    fields = {
+        "topic": topic,
+        "partition": pa.array(np.full(count, key.partition, np.int32)),
+        "offset": columns.offset,
+        "timestamp": columns.timestamp,
+        "key": columns.key,
+        "value": columns.value,
+    }
+    if with_headers:
+        fields["headers"] = columns.headers
+    return pa.RecordBatch.from_arrays(list(fields.values()), names=list(fields))

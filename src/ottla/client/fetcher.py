@@ -1,0 +1,364 @@
+"""Fetches ahead of the consumer: one request per broker under way, long polls, sessions, the closest replica.
+
+`poke` looks at every position and asks for what is wanted and has room; answers go into the positions and wake the consumer.
+Like the sender it runs in callbacks of the loop, without a task of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ottla.client.cluster import Cluster
+from ottla.client.connection import Connection
+from ottla.client.errors import ClientClosed, NetworkError
+from ottla.client.metadata import Broker, code_of
+from ottla.client.positions import POLICY, Chunk, Position
+from ottla.client.settings import ConsumerSettings
+from ottla.model.errors import ApiError, ErrorCode
+from ottla.model.ids import TopicPartition
+from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
+from ottla.records.batch import headers
+from ottla.records.control import AbortedTransaction
+
+log = logging.getLogger("ottla.consumer")
+
+PURPOSE = "fetch"  # long polls have connections of their own
+LAST_VERSION_WITH_NAMES = 12
+FULL_SESSION = 0
+NO_SESSION_EPOCH = -1
+LAST_SESSION_EPOCH = 0x7FFFFFFF
+_MOVED = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+
+Wanted = tuple[int, int, int]  # fetch offset, leader epoch, most bytes
+
+
+class _Session:
+    """What a broker remembers of our last fetch (KIP-227)."""
+
+    __slots__ = ("epoch", "id", "partitions", "uses_ids")
+
+    def __init__(self) -> None:
+        self.id = 0
+        self.epoch = FULL_SESSION
+        self.partitions: dict[TopicPartition, Wanted] = {}
+        self.uses_ids = False
+
+
+class Fetcher:
+    def __init__(
+        self, cluster: Cluster, positions: dict[TopicPartition, Position], settings: ConsumerSettings, notify: Callable[[], None]
+    ) -> None:
+        self._cluster = cluster
+        self._positions = positions
+        self._settings = settings
+        self._notify = notify
+        self._under_way: set[int] = set()  # brokers with a fetch under way
+        self._sessions: dict[int, _Session] = {}
+        self._background: dict[Any, asyncio.Task[Any]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self.error: Exception | None = None
+
+    def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._background.values():
+            task.cancel()
+
+    def poke(self) -> None:
+        if not self._scheduled and not self._closed:
+            self._scheduled = True
+            self._loop.call_soon(self._round)
+
+    # Asking ------------------------------------------------------------------------------------------------------------
+
+    def _round(self) -> None:
+        self._scheduled = False
+        if self._closed:
+            return
+        now = self._cluster.now_ms()
+        shares: dict[int, list[Position]] = {}
+        homeless: set[str] = set()
+        soonest: float | None = None
+        for position in self._positions.values():
+            if position.offset is None or position.paused or position.fetching or not position.has_room:
+                continue
+            if position.retry_at_ms > now:
+                soonest = position.retry_at_ms if soonest is None else min(soonest, position.retry_at_ms)
+                continue
+            node = self._node_for(position, now)
+            if node is None:
+                homeless.add(position.key.topic)
+            elif node not in self._under_way:
+                shares.setdefault(node, []).append(position)
+        if homeless:
+            self._start("metadata", self._refresh(homeless))
+        for node, share in shares.items():
+            self._fetch(node, share)
+        if soonest is not None:
+            self._poke_at(soonest, now)
+
+    def _poke_at(self, at_ms: float, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later((at_ms - now) / 1000, self.poke)
+
+    def _node_for(self, position: Position, now: float) -> int | None:
+        if position.preferred >= 0:
+            if now < position.preferred_until_ms and position.preferred in self._cluster.view.brokers:
+                return position.preferred
+            position.preferred = -1
+        topic = self._cluster.view.topics.get(position.key.topic)
+        info = topic.partition(position.key.partition) if topic is not None else None
+        return info.leader if info is not None and info.leader in self._cluster.view.brokers else None
+
+    def _fetch(self, node: int, share: list[Position]) -> None:
+        connection = self._cluster.ready_connection(node, PURPOSE)
+        if connection is None:
+            self._start(("connection", node), self._open(node))
+            return
+        session = self._sessions.setdefault(node, _Session())
+        uses_ids = all(self._topic_id(position.key.topic) for position in share)
+        version = connection.version_of(FetchRequest, None if uses_ids else LAST_VERSION_WITH_NAMES)
+        uses_ids = uses_ids and version > LAST_VERSION_WITH_NAMES
+        if session.id and session.uses_ids != uses_ids:
+            session = self._sessions[node] = _Session()
+        session.uses_ids = uses_ids
+        wanted = {position.key: self._wanted(position) for position in share}
+        request = self._request(session, wanted)
+        timeout = self._settings["fetch_max_wait_ms"] + self._settings["request_timeout_ms"]
+        try:
+            future = connection.send(request, version=version, timeout_ms=timeout)
+        except NetworkError:
+            self.poke()
+            return
+        asked = {}
+        for position in share:
+            position.fetching = True
+            asked[position.key] = (position, position.fetch_offset)
+        self._under_way.add(node)
+        future.add_done_callback(lambda done: self._answered(node, session, wanted, asked, done))
+
+    def _topic_id(self, name: str) -> bytes | None:
+        topic = self._cluster.view.topics.get(name)
+        return topic.id if topic is not None and any(topic.id) else None
+
+    def _wanted(self, position: Position) -> Wanted:
+        topic = self._cluster.view.topics.get(position.key.topic)
+        info = topic.partition(position.key.partition) if topic is not None else None
+        epoch = info.leader_epoch if info is not None else -1
+        return (position.fetch_offset, epoch, self._settings["max_partition_fetch_bytes"])
+
+    def _request(self, session: _Session, wanted: dict[TopicPartition, Wanted]) -> FetchRequest:
+        sessions = self._settings["enable_fetch_sessions"]
+        changed = wanted
+        forgotten: list[TopicPartition] = []
+        if session.id:
+            changed = {key: value for key, value in wanted.items() if session.partitions.get(key) != value}
+            forgotten = [key for key in session.partitions if key not in wanted]
+        kind = FetchRequest.FetchTopic
+        topics: dict[str, Any] = {}
+        for (name, number), (offset, epoch, size) in changed.items():
+            if name not in topics:
+                topics[name] = kind(topic=name, topic_id=self._topic_id(name) or bytes(16))
+            topics[name].partitions.append(
+                kind.FetchPartition(partition=number, current_leader_epoch=epoch, fetch_offset=offset, partition_max_bytes=size)
+            )
+        gone: dict[str, Any] = {}
+        for name, number in forgotten:
+            if name not in gone:
+                gone[name] = FetchRequest.ForgottenTopic(topic=name, topic_id=self._topic_id(name) or bytes(16))
+            gone[name].partitions.append(number)
+        return FetchRequest(
+            max_wait_ms=self._settings["fetch_max_wait_ms"],
+            min_bytes=self._settings["fetch_min_bytes"],
+            max_bytes=self._settings["fetch_max_bytes"],
+            isolation_level=self._settings["isolation_level"] == "read_committed",
+            session_id=session.id,
+            session_epoch=session.epoch if sessions else NO_SESSION_EPOCH,
+            topics=list(topics.values()),
+            forgotten_topics_data=list(gone.values()),
+            rack_id=self._settings["client_rack"],
+        )
+
+    # Answers -----------------------------------------------------------------------------------------------------------
+
+    def _answered(
+        self,
+        node: int,
+        session: _Session,
+        wanted: dict[TopicPartition, Wanted],
+        asked: dict[TopicPartition, tuple[Position, int]],
+        done: asyncio.Future[FetchResponse],
+    ) -> None:
+        self._under_way.discard(node)
+        for position, _ in asked.values():
+            position.fetching = False
+        if self._closed:
+            if not done.cancelled():
+                done.exception()
+            return
+        error = done.exception() if not done.cancelled() else ClientClosed("closed")
+        if error is not None:
+            self._broken(node, asked, error)
+        elif done.result().error_code:
+            self._sessions.pop(node, None)
+            code = code_of(done.result().error_code)
+            if code not in (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH):
+                self._wait(asked, code)
+        else:
+            self._keep_session(node, session, wanted, done.result())
+            self._sort(node, asked, done.result())
+        self.poke()
+        self._notify()
+
+    def _broken(self, node: int, asked: dict[TopicPartition, tuple[Position, int]], error: BaseException) -> None:
+        log.info("fetch_failed broker=%s error=%s", node, error)
+        self._sessions.pop(node, None)
+        for position, _ in asked.values():
+            position.preferred = -1
+        self._wait(asked, ErrorCode.NETWORK_EXCEPTION)
+
+    def _wait(self, asked: dict[TopicPartition, tuple[Position, int]], code: ErrorCode) -> None:
+        """Try these again a little later, with fresh metadata."""
+        at = self._cluster.now_ms() + self._cluster.backoff_ms(0)
+        for position, _ in asked.values():
+            position.retry_at_ms = at
+        self._start("metadata", self._refresh({key.topic for key in asked}))
+
+    def _keep_session(self, node: int, session: _Session, wanted: dict[TopicPartition, Wanted], reply: FetchResponse) -> None:
+        if not self._settings["enable_fetch_sessions"] or self._sessions.get(node) is not session:
+            return
+        if not reply.session_id:
+            self._sessions[node] = _Session()
+            return
+        session.id = reply.session_id
+        session.epoch = 1 if session.epoch == LAST_SESSION_EPOCH else session.epoch + 1
+        session.partitions = wanted
+
+    def _sort(self, node: int, asked: dict[TopicPartition, tuple[Position, int]], reply: FetchResponse) -> None:
+        endpoints = [Broker(row.node_id, row.host, row.port, row.rack) for row in reply.node_endpoints]
+        names = self._cluster.view.names
+        for topic in reply.responses:
+            name = topic.topic or names.get(topic.topic_id, "")
+            for part in topic.partitions:
+                found = asked.get(TopicPartition(name, part.partition_index))
+                if found is None:
+                    continue
+                position, offset = found
+                if (
+                    self._positions.get(position.key) is not position
+                    or position.offset is None
+                    or position.fetch_offset != offset
+                ):
+                    continue  # revoked or moved elsewhere meanwhile
+                if part.error_code:
+                    self._refused(position, part, endpoints)
+                else:
+                    self._take(position, part)
+
+    def _take(self, position: Position, part: FetchResponse.FetchableTopicResponse.PartitionData) -> None:
+        position.high_watermark = part.high_watermark
+        position.last_stable_offset = part.last_stable_offset
+        position.log_start_offset = part.log_start_offset
+        if part.preferred_read_replica >= 0:
+            position.preferred = part.preferred_read_replica
+            position.preferred_until_ms = self._cluster.now_ms() + self._settings["metadata_max_age_ms"]
+        data = part.records
+        if not data:
+            return
+        batches = deque(headers(data), 1)
+        if not batches:
+            self.error = ApiError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"{position.key} offset {position.fetch_offset}: the batch there is larger than fetch_max_bytes; raise it or seek past it",
+            )
+            return
+        aborted = tuple(AbortedTransaction(row.producer_id, row.first_offset) for row in part.aborted_transactions or ())
+        if self._settings["isolation_level"] != "read_committed":
+            aborted = ()
+        position.add(Chunk(data, aborted, batches[0][1].next_offset))
+
+    def _refused(self, position: Position, part: Any, endpoints: list[Broker]) -> None:
+        code = code_of(part.error_code)
+        key = position.key
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE and position.preferred >= 0:
+            position.preferred = -1  # a follower may be behind; the leader knows better
+        elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            if self._settings["auto_offset_reset"] == "none":
+                self.error = ApiError(
+                    code, f"{key} has no offset {position.fetch_offset}, and auto_offset_reset is none; seek elsewhere"
+                )
+            else:
+                log.info("offset_out_of_range partition=%s offset=%s", key, position.fetch_offset)
+                position.reset_to(POLICY)
+        elif code in _MOVED or code.retriable:
+            position.preferred = -1
+            leader = part.current_leader
+            if not self._cluster.view.hint(key.topic, key.partition, leader.leader_id, leader.leader_epoch, endpoints):
+                self._wait({key: (position, 0)}, code)
+        else:
+            self.error = ApiError(code, f"{key}: {code.meaning}")
+
+    # Background --------------------------------------------------------------------------------------------------------
+
+    def _start(self, key: Any, work: Awaitable[None]) -> None:
+        if key in self._background or self._closed:
+            if asyncio.iscoroutine(work):
+                work.close()
+            return
+        task = self._background[key] = self._cluster.spawn(work, f"fetcher {key}")
+
+        def done(task: asyncio.Task[Any]) -> None:
+            self._background.pop(key, None)
+            if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, ClientClosed):
+                log.warning("background=%s error=%s", key, error)
+            self.poke()
+
+        task.add_done_callback(done)
+
+    async def _refresh(self, topics: set[str]) -> None:
+        try:
+            await self._cluster.refresh(topics)
+        except (NetworkError, ApiError) as error:
+            log.info("metadata_failed error=%s", error)
+        else:
+            known = self._cluster.view.topics
+            if all(name in known and all(part.leader >= 0 for part in known[name].partitions) for name in topics):
+                return
+        await asyncio.sleep(self._cluster.backoff_ms(1) / 1000)
+
+    async def _open(self, node: int) -> None:
+        try:
+            await self._cluster.connection(node, PURPOSE)
+        except (NetworkError, ApiError) as error:
+            log.info("connection_failed broker=%s error=%s", node, error)
+            for position in self._positions.values():
+                if position.preferred == node:
+                    position.preferred = -1
+            await asyncio.sleep(self._cluster.backoff_ms(0) / 1000)
+            await self._refresh({key.topic for key in self._positions})
+
+    def connection_of(self, node: int) -> Connection | None:
+        return self._cluster.ready_connection(node, PURPOSE)
