@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.peers import refuses
 from ottla.broker.rules import Rules
 from ottla.metadata.controller import Controller
 from ottla.metadata.features import BOOTSTRAP_LEVELS, SUPPORTED_LEVELS
 from ottla.metadata.image import ClusterImage
 from ottla.metadata.records import MetadataRecord
-from ottla.metadata.state import Activated, Context, ControllerSettings, SessionChange, TimedOut
+from ottla.metadata.state import Activated, BrokerUnreachable, Context, ControllerSettings, SessionChange, TimedOut
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.machine import Decision, Ticket
 
@@ -44,7 +45,11 @@ class ActiveController:
         self._parked: deque[tuple[int, Ticket, Any]] = deque()  # commit offset to wait for, who, what
         self._timers: dict[Any, asyncio.TimerHandle] = {}
         self._committed = 0
+        self._probes: dict[int, asyncio.Task[None]] = {}
         self._run(Activated(), 0, 0)
+        for broker in image.brokers.values():
+            if not broker.fenced:
+                self.suspect(broker.broker_id)  # it may have gone down together with the last controller
 
     def ask(self, request: Any, version: int) -> asyncio.Future[Any]:
         future = asyncio.get_running_loop().create_future()
@@ -84,6 +89,21 @@ class ActiveController:
             self._parked.append((self._end_offset(), reply.ticket, reply.message))
         self.committed(self._committed)
 
+    def suspect(self, broker_id: int) -> None:
+        """Look whether a broker is still there. A port that refuses is proof; silence is left to the session time-out."""
+        if broker_id != self._node.node_id and broker_id not in self._probes:
+            task = self._probes[broker_id] = asyncio.get_running_loop().create_task(self._probe(broker_id))
+            task.add_done_callback(lambda _: self._probes.pop(broker_id, None))
+
+    async def _probe(self, broker_id: int) -> None:
+        broker = self._machine.image.brokers.get(broker_id)
+        found = None if broker is None else broker.listener(self._node.config.inter_broker_listener)
+        if broker is None or found is None or broker.fenced:
+            return
+        if await refuses(self._node.world.network, found.host, found.port):
+            log.warning("broker gone broker=%d epoch=%d", broker_id, broker.epoch)
+            self._run(BrokerUnreachable(broker_id, broker.epoch), 0, 0)
+
     def _set_timer(self, key: Any, delay_ms: int | None) -> None:
         former = self._timers.pop(key, None)
         if former is not None:
@@ -112,6 +132,8 @@ class ActiveController:
         """No longer the leader, or stopping."""
         for timer in self._timers.values():
             timer.cancel()
+        for probe in self._probes.values():
+            probe.cancel()
         for future in self._tickets.values():
             if not future.done():
                 future.set_exception(ApiError(ErrorCode.NOT_CONTROLLER))

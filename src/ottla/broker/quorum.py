@@ -1,147 +1,359 @@
-"""The metadata log: agreed by the quorum, applied to an image, published to the node.
+"""The metadata quorum on this node: runs the raft machine, and shows what it commits to the rest of the node.
 
-Records become visible when they are committed: on disk at a majority of the voters. A quorum of one is committed when its own
-disk has it. Flushing happens on a worker thread; what is appended meanwhile shares the next flush.
+The machine says what to do (`raft/events.py:Effects`); here it is done in the order that its head demands: persist, truncate,
+append, send. Appends are synced on a worker thread, and what is appended meanwhile shares the next sync. Committed records become
+an image (`metadata/loader.py`), which is published before anybody who waited for them hears of it.
+
+A node that leads runs the controller as well. A node that does not asks the one that does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker import metadata_log
 from ottla.broker.controller import ActiveController
+from ottla.broker.metadata_log import MetadataLog
+from ottla.broker.peers import Peers
+from ottla.client.errors import ConnectionRefused, NetworkError
 from ottla.metadata.loader import Loader
-from ottla.metadata.records import MetadataRecord, decode, encode
-from ottla.model.errors import ApiError, ErrorCode
-from ottla.model.ids import METADATA_TOPIC, METADATA_TOPIC_ID, TopicPartition
-from ottla.protocol.codec import encode as encode_message
-from ottla.protocol.messages.control_records import LeaderChangeMessage, Voter
-from ottla.records.builder import build_batch
-from ottla.records.control import ControlType, control_key
-from ottla.records.record import Record, decode_batches
+from ottla.metadata.records import MetadataRecord
+from ottla.model.errors import ApiError, ErrorCode, ProtocolError
+from ottla.model.machine import Ticket
+from ottla.raft import events
+from ottla.raft.core import Identity, Timing
+from ottla.raft.log import OffsetAndEpoch
+from ottla.raft.machine import RaftMachine
+from ottla.raft.voters import Address, VoterSet
 from ottla.storage.config import LogConfig
-from ottla.storage.log import Log
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 log = logging.getLogger("ottla.quorum")
-METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
-READ_BYTES = 1 << 20
+MAX_EVENTS = 100_000  # a machine that answers itself for ever is broken
+ASK_RETRY_MS = 20
+ASK_RETRY_MAX_MS = 200
 
 
 class Quorum:
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._world = node.world
         self._loader = Loader()
+        self._log = MetadataLog(node.world, node.config.metadata_directory, _log_config(node))
+        self._raft: RaftMachine
         self._controller: ActiveController | None = None
-        self._log: Log
-        self._flushing: asyncio.Task[None] | None = None
+        self._peers = Peers(node.world.network, f"raft-client-{node.node_id}")
+        self._askers = Peers(node.world.network, f"broker-{node.node_id}-to-controller")
+        self._events: deque[Any] = deque()
+        self._stepping = False
+        self._tickets: dict[Ticket, asyncio.Future[Any]] = {}
+        self._next_ticket = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._flush_wanted = asyncio.Event()
         self._moved = asyncio.Event()
-        self.leader_epoch = 0
+        self._activate_at: int | None = None  # becoming leader: once everything below is committed
+        self._bytes_since_snapshot = 0
+        self.leader = events.Leadership(-1, 0, False)
         self.high_watermark = 0
 
-    @property
-    def log(self) -> Log:
-        return self._log
-
-    @property
-    def leader_id(self) -> int:
-        return self._node.node_id
+    # Life -----------------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        world = self._node.world
-        path = f"{self._node.config.directory}/{METADATA_PARTITION}"
-        self._log = Log.open(
-            world.disk, path, METADATA_PARTITION, METADATA_TOPIC_ID, _log_config(self._node), world.clock.wall_ms()
+        """Returns once what is committed is known and applied, and this node has heard of a leader."""
+        snapshot = self._log.latest_snapshot()
+        if snapshot is not None:
+            image = self._loader.load_snapshot(self._log.load_snapshot(snapshot), snapshot.offset - 1, snapshot.epoch)
+            self._node.image = image
+        node = self._node
+        listener, address = self._own_address()
+        self._raft = RaftMachine(
+            Identity(node.node_id, node.cluster_id, node.directory.directory_id, listener, address),
+            self._voters(address),
+            self._log.view(),
+            self._log.quorum_state(),
+            _timing(node),
+            self._world.random.below,
+            [Address(host, port) for host, port in node.config.bootstrap_servers],
         )
-        self._flushing = asyncio.get_running_loop().create_task(self._flush())
-        self.leader_epoch = max(self._log.latest_epoch, 0) + 1
-        self._log.assign_epoch(self.leader_epoch, self._log.log_end_offset)
-        self._append_leader_change()
-        await self._until_committed(self._log.log_end_offset)
-        self._controller = ActiveController(
-            self._node, self._loader.image, self.leader_epoch, self._append_records, lambda: self._log.log_end_offset
-        )
-        self._controller.committed(self.high_watermark)
+        self._spawn(self._flush())
+        self._run(self._raft.start(int(self._world.clock.monotonic_ms())))
+        await self._until(lambda: self.leader.leader_id >= 0 and self.high_watermark > 0)
+
+    def _own_address(self) -> tuple[str, Address]:
+        for endpoint in self._node.controller_bound:
+            return endpoint.name, Address(endpoint.host or "localhost", endpoint.port)
+        return self._node.config.controller_listener_names[0], Address("", 0)
+
+    def _voters(self, own: Address) -> VoterSet:
+        """Alone unless told otherwise: a node without voters and without a quorum to ask is its own quorum."""
+        config = self._node.config
+        if config.voters or config.bootstrap_servers:
+            return VoterSet.static(config.voters)
+        return VoterSet.static([(config.node_id, *own)])
 
     async def stop(self) -> None:
-        if self._controller is not None:
-            self._controller.close()
-        if self._flushing is not None:
-            self._flushing.cancel()
-            self._log.close(self._node.world.clock.wall_ms())
+        if self.leader.is_self:
+            self.step(events.Resign())
+            await asyncio.sleep(0)
+        self._stand_down()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        self._peers.close()
+        self._askers.close()
+        self._log.close()
 
-    async def ask(self, request: Any, version: int | None = None) -> Any:
-        """A request to the active controller, wherever it is. Raises ApiError NOT_CONTROLLER when there is none."""
-        if self._controller is None:
-            raise ApiError(ErrorCode.NOT_CONTROLLER)
-        return await self._controller.ask(request, request.VERSIONS.last if version is None else version)
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    # Appending ------------------------------------------------------------------------------------------------------------
+    async def _until(self, condition: Any) -> None:
+        while not condition():
+            self._moved.clear()
+            await self._moved.wait()
 
-    def _append_records(self, records: Sequence[MetadataRecord], metadata_version: int) -> int:
-        now_ms, first = self._node.world.clock.wall_ms(), self._log.log_end_offset
-        values = [Record(first + index, now_ms, None, encode(record, metadata_version)) for index, record in enumerate(records)]
-        self._append(build_batch(values, leader_epoch=self.leader_epoch))
-        return first
+    # Stepping -------------------------------------------------------------------------------------------------------------
 
-    def _append_leader_change(self) -> None:
-        """The first record of an epoch (KIP-595): what lies before it may be counted as committed once it is."""
-        message = LeaderChangeMessage(
-            leader_id=self._node.node_id,
-            voters=[Voter(voter_id=self._node.node_id)],
-            granting_voters=[Voter(voter_id=self._node.node_id)],
-        )
-        now_ms = self._node.world.clock.wall_ms()
-        record = Record(
-            self._log.log_end_offset,
-            now_ms,
-            control_key(ControlType.LEADER_CHANGE),
-            encode_message(message, message.VERSIONS.first),
-        )
-        self._append(build_batch([record], control=True, leader_epoch=self.leader_epoch))
+    def receive(self, request: Any, version: int) -> asyncio.Future[Any]:
+        """A request of the quorum's own from a peer, an observer or a tool."""
+        self._next_ticket += 1
+        future = self._tickets[self._next_ticket] = asyncio.get_running_loop().create_future()
+        self.step(events.Received(self._next_ticket, request, version, self._world.clock.wall_ms()))
+        return future
 
-    def _append(self, batch: bytes) -> None:
-        self._log.append_as_follower(batch)
+    def step(self, event: Any) -> None:
+        """One event at a time: what carrying out its effects brings about waits its turn."""
+        self._events.append(event)
+        if not self._stepping:
+            self._run(None)
+
+    def _run(self, effects: events.Effects | None) -> None:
+        self._stepping = True
+        try:
+            for _ in range(MAX_EVENTS):
+                if effects is not None:
+                    self._carry_out(effects)
+                if not self._events:
+                    return
+                effects = self._raft.step(self._events.popleft(), int(self._world.clock.monotonic_ms()))
+            raise AssertionError("the raft machine does not come to rest")
+        finally:
+            self._stepping = False
+
+    def _carry_out(self, effects: events.Effects) -> None:
+        if effects.persist is not None:
+            self._log.persist(effects.persist, self._raft.voters)
+        if effects.truncate_to is not None:
+            self._log.truncate(effects.truncate_to)
+        if effects.snapshot_chunk is not None:
+            self._receive_snapshot(effects.snapshot_chunk)
+        if effects.append_records is not None:
+            first = self._log.end_offset
+            self._appended(self._log.append_fetched(effects.append_records))
+            for offset, record in metadata_log.voters_in(effects.append_records, first):
+                self.step(events.VotersLearned(offset, VoterSet.from_record(record, self._own_address()[0])))
+        if effects.leader_change is not None:
+            epoch, first = self._raft.epoch, self._log.end_offset
+            self._log.append_leader_change(effects.leader_change, epoch)
+            self._appended(((epoch, first),))
+        for request in effects.send:
+            self._spawn(self._send(request))
+        for reply in effects.replies:
+            self._reply(reply.ticket, reply.message)
+        for read in effects.reads:
+            self._read(read)
+        if effects.leadership is not None:
+            self._lead_or_follow(effects.leadership)
+        if effects.high_watermark is not None:
+            self._commit(effects.high_watermark)
+        self._set_timer(effects.wake_at_ms)
+
+    def _set_timer(self, wake_at_ms: int | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if wake_at_ms is not None:
+            delay_ms = max(0.0, wake_at_ms - self._world.clock.monotonic_ms())
+            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self.step, events.Tick())
+
+    def _appended(self, epochs: tuple[tuple[int, int], ...]) -> None:
         self._flush_wanted.set()
+        self.step(events.Appended(self._log.end_offset, epochs))
 
     async def _flush(self) -> None:
-        """Sync what is appended, then commit it; a disk that fails stops the node, because it can promise nothing."""
+        """A disk that fails to sync stops the node: it can promise nothing any more."""
         while True:
             await self._flush_wanted.wait()
             self._flush_wanted.clear()
-            job = self._log.prepare_flush()
-            await self._node.world.workers.thread(job.run)
-            self._log.complete_flush(job, self._node.world.clock.wall_ms())
-            self._commit(job.end_offset)
+            generation = self._raft.log.generation
+            flushed = await metadata_log.flush(self._log, self._world)
+            self.step(events.Flushed(flushed, generation))
+
+    async def _send(self, send: events.Send) -> None:
+        timeout_ms = self._node.settings["controller.quorum.request.timeout.ms"]
+        try:
+            response = await self._peers.request(
+                send.address.host, send.address.port, send.request, version=send.version, timeout_ms=timeout_ms
+            )
+        except (NetworkError, ProtocolError) as error:
+            log.debug("quorum request failed node=%d to=%d error=%s", self._node.node_id, send.node_id, error)
+            self.step(events.Failed(send.request_id, refused=isinstance(error, ConnectionRefused)))
+            return
+        self.step(events.Answered(send.request_id, response))
+
+    def _reply(self, ticket: Ticket, message: Any) -> None:
+        future = self._tickets.pop(ticket, None)
+        if future is not None and not future.done():
+            future.set_result(message)
+
+    def _read(self, read: events.ReadLog | events.ReadSnapshot) -> None:
+        if isinstance(read, events.ReadLog):
+            data = read.response.responses[0].partitions[0]
+            data.records = self._log.read(read.offset, read.max_bytes, self._log.end_offset)
+        else:
+            self._read_snapshot(read)
+        self._reply(read.ticket, read.response)
+
+    def _read_snapshot(self, read: events.ReadSnapshot) -> None:
+        row = read.response.topics[0].partitions[0]
+        found = self._log.read_snapshot(read.snapshot, read.position, read.max_bytes)
+        if found is None:
+            row.error_code = ErrorCode.SNAPSHOT_NOT_FOUND
+        elif read.position >= found[1]:
+            row.error_code = ErrorCode.POSITION_OUT_OF_RANGE
+        else:
+            row.unaligned_records, row.size, row.position = found[0], found[1], read.position
+
+    def _receive_snapshot(self, chunk: events.SnapshotChunk) -> None:
+        self._log.receive_snapshot(chunk.snapshot, chunk.position, bytes(chunk.data), chunk.is_last)
+        if chunk.is_last:
+            before = self._loader.image
+            image = self._loader.load_snapshot(
+                self._log.load_snapshot(chunk.snapshot), chunk.snapshot.offset - 1, chunk.snapshot.epoch
+            )
+            self._node.publish_whole(before, image)
+            self.step(events.SnapshotInstalled(chunk.snapshot))
 
     # Committing -----------------------------------------------------------------------------------------------------------
 
     def _commit(self, offset: int) -> None:
         self._log.advance_high_watermark(offset)
-        self.high_watermark = self._log.high_watermark
-        self._moved.set()
-        while self._loader.offset + 1 < self.high_watermark:
-            self._apply_from(self._loader.offset + 1)
+        self.high_watermark = offset
+        while self._loader.offset + 1 < offset:
+            for header, records in self._log.batches(self._loader.offset + 1, offset):
+                image, changes = self._loader.apply_batch(records, header.last_offset, header.leader_epoch)
+                self._bytes_since_snapshot += header.size
+                self._node.publish(image, changes)
+        if self._activate_at is not None and offset >= self._activate_at:
+            self._activate()
         if self._controller is not None:
-            self._controller.committed(self.high_watermark)
+            self._controller.committed(offset)
+        self._moved.set()
+        self._snapshot_if_due()
 
-    def _apply_from(self, offset: int) -> None:
-        found = self._log.read(offset, READ_BYTES, self.high_watermark)
-        content = b"".join(part.read() for part in found.parts)
-        for header, records in decode_batches(content, from_offset=offset):
-            values = [] if header.is_control else [decode(record.value or b"") for record in records]
-            image, changes = self._loader.apply_batch(values, header.last_offset, header.leader_epoch)
-            self._node.publish(image, changes)
+    def _snapshot_if_due(self) -> None:
+        limit = self._node.settings["metadata.log.max.record.bytes.between.snapshots"]
+        if self._bytes_since_snapshot >= limit and not self._loader.in_transaction:
+            self._bytes_since_snapshot = 0
+            snapshot = self._log.write_snapshot(self._loader.image)
+            log.info("snapshot offset=%d epoch=%d", *snapshot)
+            self.step(events.SnapshotMade(OffsetAndEpoch(*snapshot)))
+            self._log.forget_before(snapshot)
+            self.step(events.LogStartMoved(self._log.start_offset))
 
-    async def _until_committed(self, offset: int) -> None:
-        while self.high_watermark < offset:
-            self._moved.clear()
-            await self._moved.wait()
+    # Leading --------------------------------------------------------------------------------------------------------------
+
+    def _lead_or_follow(self, leadership: events.Leadership) -> None:
+        if leadership != self.leader:
+            log.info("metadata leader node=%d leader=%d epoch=%d", self._node.node_id, leadership.leader_id, leadership.epoch)
+        self._stand_down()
+        self.leader = leadership
+        self._activate_at = self._log.end_offset if leadership.is_self else None
+        self._moved.set()
+
+    def _activate(self) -> None:
+        """Everything that earlier leaders left is committed and in the image: the controller may decide."""
+        self._activate_at = None
+        self._controller = ActiveController(
+            self._node, self._loader.image, self.leader.epoch, self._append_records, lambda: self._log.end_offset
+        )
+
+    def _append_records(self, records: Sequence[MetadataRecord], metadata_version: int) -> int:
+        first = self._log.append(records, metadata_version, self.leader.epoch)
+        self._appended(())
+        return first
+
+    def _stand_down(self) -> None:
+        self._activate_at = None
+        if self._controller is not None:
+            self._controller.close()
+            self._controller = None
+
+    # Asking ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def leader_id(self) -> int:
+        return self.leader.leader_id
+
+    @property
+    def is_controller(self) -> bool:
+        return self._controller is not None
+
+    def suspect(self, broker_id: int) -> None:
+        """A broker's connection is lost: if its port refuses another one, it is gone."""
+        if self._controller is not None:
+            self._controller.suspect(broker_id)
+
+    async def decide(self, request: Any, version: int) -> Any:
+        """A request to this node as the controller. Raises ApiError NOT_CONTROLLER if it is not."""
+        if self._controller is None:
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        return await self._controller.ask(request, version)
+
+    async def ask(self, request: Any, version: int | None = None) -> Any:
+        """A request to the active controller, wherever it is; tried again while there is none, until the time is up."""
+        deadline = self._world.clock.monotonic_ms() + self._node.settings["request.timeout.ms"]
+        wait_ms = ASK_RETRY_MS
+        while True:
+            try:
+                response = await self._ask_once(request, version)
+                if getattr(response, "error_code", 0) != ErrorCode.NOT_CONTROLLER:
+                    return response
+                error = ApiError(ErrorCode.NOT_CONTROLLER)
+            except ApiError as refused:
+                if refused.code != ErrorCode.NOT_CONTROLLER:
+                    raise
+                error = refused
+            except (NetworkError, ProtocolError) as lost:
+                error = ApiError(ErrorCode.REQUEST_TIMED_OUT, f"the controller could not be reached: {lost}")
+            if self._world.clock.monotonic_ms() + wait_ms > deadline:
+                raise error
+            await asyncio.sleep(wait_ms / 1000)
+            wait_ms = min(2 * wait_ms, ASK_RETRY_MAX_MS)
+
+    async def describe(self, request: Any, version: int) -> Any:
+        """DescribeQuorum is answered by the leader."""
+        if self.leader.is_self:
+            return await self.receive(request, version)
+        return await self.ask(request, version)
+
+    async def _ask_once(self, request: Any, version: int | None) -> Any:
+        if self._controller is not None:
+            return await self._controller.ask(request, request.VERSIONS.last if version is None else version)
+        address = self._raft.leader_address
+        if address is None or self.leader.is_self:
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+        timeout_ms = self._node.settings["request.timeout.ms"]
+        return await self._askers.request(address.host, address.port, request, timeout_ms=timeout_ms)
 
 
 def _log_config(node: Node) -> LogConfig:
@@ -150,6 +362,15 @@ def _log_config(node: Node) -> LogConfig:
         segment_ms=node.settings["metadata.log.segment.ms"],
         retention_ms=-1,
         retention_bytes=-1,
-        delete=False,
         max_message_bytes=8 << 20,
+    )
+
+
+def _timing(node: Node) -> Timing:
+    settings = node.settings
+    return Timing(
+        election_timeout_ms=settings["controller.quorum.election.timeout.ms"],
+        fetch_timeout_ms=settings["controller.quorum.fetch.timeout.ms"],
+        request_timeout_ms=settings["controller.quorum.request.timeout.ms"],
+        retry_backoff_ms=settings["controller.quorum.retry.backoff.ms"],
     )

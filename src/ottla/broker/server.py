@@ -52,6 +52,7 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = False
         self._transport: asyncio.Transport | None = None
         self._sender: Sender | None = None
+        self.on_lost: Callable[[], None] | None = None
         self.listener = listener
         self.address = ""
         self.session: dict[str, Any] = {}  # what a connection remembers of itself: client software, authentication
@@ -87,6 +88,8 @@ class Connection(asyncio.BufferedProtocol):
                 exchange.later.cancel()
         self._exchanges.clear()
         self._transport = None
+        if self.on_lost is not None:
+            self.on_lost()
 
     def pause_writing(self) -> None:
         """TransportSender only; reading stops through `queued` all the same."""

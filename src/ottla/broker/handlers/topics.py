@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ottla.broker.dispatch import RequestContext, handles
+from ottla.broker.handlers.controller import decide
 
 FORWARDED = (
     "CreateTopics",
@@ -31,4 +32,5 @@ async def forward(request: Any, context: RequestContext) -> Any:
 
 
 for _name in FORWARDED:
-    handles(_name, roles=("broker", "controller"))(forward)
+    handles(_name)(forward)
+    handles(_name, roles=("controller",))(decide)
