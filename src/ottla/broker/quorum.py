@@ -46,7 +46,7 @@ class Quorum:
         self._world = node.world
         self._loader = Loader()
         self._log = MetadataLog(node.world, node.config.metadata_directory, _log_config(node))
-        self._raft: RaftMachine
+        self._raft: RaftMachine | None = None
         self._controller: ActiveController | None = None
         self._peers = Peers(node.world.network, f"raft-client-{node.node_id}")
         self._askers = Peers(node.world.network, f"broker-{node.node_id}-to-controller")
@@ -125,6 +125,8 @@ class Quorum:
 
     def receive(self, request: Any, version: int) -> asyncio.Future[Any]:
         """A request of the quorum's own from a peer, an observer or a tool."""
+        if self._raft is None:
+            raise ProtocolError("this node is still starting")
         self._next_ticket += 1
         future = self._tickets[self._next_ticket] = asyncio.get_running_loop().create_future()
         self.step(events.Received(self._next_ticket, request, version, self._world.clock.wall_ms()))
@@ -136,6 +138,11 @@ class Quorum:
         if not self._stepping:
             self._run(None)
 
+    @property
+    def raft(self) -> RaftMachine:
+        assert self._raft is not None, "the quorum has not started"
+        return self._raft
+
     def _run(self, effects: events.Effects | None) -> None:
         self._stepping = True
         try:
@@ -144,14 +151,14 @@ class Quorum:
                     self._carry_out(effects)
                 if not self._events:
                     return
-                effects = self._raft.step(self._events.popleft(), int(self._world.clock.monotonic_ms()))
+                effects = self.raft.step(self._events.popleft(), int(self._world.clock.monotonic_ms()))
             raise AssertionError("the raft machine does not come to rest")
         finally:
             self._stepping = False
 
     def _carry_out(self, effects: events.Effects) -> None:
         if effects.persist is not None:
-            self._log.persist(effects.persist, self._raft.voters)
+            self._log.persist(effects.persist, self.raft.voters)
         if effects.truncate_to is not None:
             self._log.truncate(effects.truncate_to)
         if effects.snapshot_chunk is not None:
@@ -162,7 +169,7 @@ class Quorum:
             for offset, record in metadata_log.voters_in(effects.append_records, first):
                 self.step(events.VotersLearned(offset, VoterSet.from_record(record, self._own_address()[0])))
         if effects.leader_change is not None:
-            epoch, first = self._raft.epoch, self._log.end_offset
+            epoch, first = self.raft.epoch, self._log.end_offset
             self._log.append_leader_change(effects.leader_change, epoch)
             self._appended(((epoch, first),))
         for request in effects.send:
@@ -194,7 +201,7 @@ class Quorum:
         while True:
             await self._flush_wanted.wait()
             self._flush_wanted.clear()
-            generation = self._raft.log.generation
+            generation = self.raft.log.generation
             flushed = await metadata_log.flush(self._log, self._world)
             self.step(events.Flushed(flushed, generation))
 
@@ -349,7 +356,7 @@ class Quorum:
     async def _ask_once(self, request: Any, version: int | None) -> Any:
         if self._controller is not None:
             return await self._controller.ask(request, request.VERSIONS.last if version is None else version)
-        address = self._raft.leader_address
+        address = self.raft.leader_address
         if address is None or self.leader.is_self:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         timeout_ms = self._node.settings["request.timeout.ms"]

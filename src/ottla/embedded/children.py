@@ -62,7 +62,10 @@ class ChildNode:
 def run_children(
     plans: Sequence[NodePlan], properties: Sequence[Mapping[str, str]], log_level: str, announce: Callable[[str], None]
 ) -> int:
-    """Run a cluster until SIGTERM or SIGINT; 0 when it was told to stop, 1 when a node could not start or died."""
+    """Run a cluster until SIGTERM or SIGINT; 0 when it was told to stop, 1 when a node could not start or none is left.
+
+    A node that dies later is reported, and the others serve on: that is what they are for.
+    """
     events: queue.Queue[tuple[int, str | None]] = queue.Queue()
     told = -1  # stands for the parent among the node ids
 
@@ -70,6 +73,7 @@ def run_children(
         signal.signal(signal_number, lambda *_: events.put((told, None)))
     children = [ChildNode(plan, own, log_level, events) for plan, own in zip(plans, properties, strict=True)]
     ready: dict[int, str] = {}
+    gone: set[int] = set()
     try:
         while True:
             try:
@@ -80,8 +84,15 @@ def run_children(
             if node == told:
                 return 0
             if line is None:
-                sys.stderr.write(f"ottla: node {node} ended, so the others are stopped too\n")
-                return 1
+                gone.add(node)
+                if len(ready) < len(children):
+                    sys.stderr.write(f"ottla: node {node} could not start, so the others are stopped too\n")
+                    return 1
+                left = len(children) - len(gone)
+                sys.stderr.write(f"ottla: node {node} ended; {left} of {len(children)} nodes serve on\n")
+                if not left:
+                    return 1
+                continue
             if line.startswith(READY):
                 ready[node] = line.removeprefix(READY)
                 if len(ready) == len(children):
