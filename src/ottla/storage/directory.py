@@ -53,7 +53,6 @@ class LogDirectory:
         self._loaded = False
         self._outgoing: list[tuple[int, str]] = []  # (due, folder)
         self._written: dict[str, bytes] = {}
-        self.cleaner_offsets: dict[TopicPartition, int] = {}  # up to where each log is compacted
 
     # --- the folder itself
 
@@ -104,14 +103,14 @@ class LogDirectory:
         recovery_points = self._read(checkpoints.RECOVERY_POINTS)
         start_offsets = self._read(checkpoints.LOG_START_OFFSETS)
         high_watermarks = self._read(checkpoints.HIGH_WATERMARKS)
-        self.cleaner_offsets = self._read(checkpoints.CLEANER_OFFSETS)
+        cleaner_offsets = self._read(checkpoints.CLEANER_OFFSETS)
         for name in self._disk.list(self.path):
             if _DELETE_FOLDER.fullmatch(name):
                 self._outgoing.append((now_ms, f"{self.path}/{name}"))
             topic_partition = partition_of(name)
             if topic_partition is None or topic_partition.topic == METADATA_TOPIC:
                 continue
-            self.logs[topic_partition] = Log.open(
+            opened = self.logs[topic_partition] = Log.open(
                 self._disk,
                 f"{self.path}/{name}",
                 topic_partition,
@@ -125,6 +124,7 @@ class LogDirectory:
                 open_files=self._open_files,
                 recovery_point_lowered=self.checkpoint_recovery_points,
             )
+            opened.cleaner_offset = cleaner_offsets.get(topic_partition, -1)
         self._loaded = True
         log.info("loaded logs=%d clean=%s path=%s", len(self.logs), clean, self.path)
 
@@ -168,7 +168,6 @@ class LogDirectory:
 
     def _set_aside(self, topic_partition: TopicPartition, suffix: str) -> str:
         gone = self.logs.pop(topic_partition)
-        self.cleaner_offsets.pop(topic_partition, None)
         try:
             folder = self._free_name(topic_partition, gone.topic_id, suffix)
             self._disk.rename(gone.directory, folder)
@@ -218,7 +217,9 @@ class LogDirectory:
         )
 
     def checkpoint_cleaner_offsets(self) -> None:
-        self._write(checkpoints.CLEANER_OFFSETS, self.cleaner_offsets)
+        """After each compaction, and at the stop."""
+        cleaned = {key: value.cleaner_offset for key, value in self.logs.items() if value.cleaner_offset >= 0}
+        self._write(checkpoints.CLEANER_OFFSETS, cleaned)
 
     def _write(self, name: str, offsets: Mapping[TopicPartition, int], *, sync: bool = True) -> None:
         content = checkpoints.write_offsets(offsets)

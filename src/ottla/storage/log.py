@@ -12,168 +12,26 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from zlib import crc32
+from collections.abc import Sequence
 
-from ottla.host.disk import Bytes, Disk
+from ottla.host.disk import Bytes
 from ottla.model.errors import ApiError, ErrorCode
-from ottla.model.ids import ZERO_UUID, TopicPartition
 from ottla.records.batch import LENGTH_PREFIX, BatchHeader, check_batches, headers, stamp, stamp_append_time
 from ottla.records.control import AbortedTransaction, EndTransaction, end_transaction_batch
-from ottla.storage import checkpoints, files, retention, rolling, timestamps
-from ottla.storage.config import LONG_MAX, LogConfig
-from ottla.storage.files import OpenFiles
+from ottla.storage import files, retention, rolling, timestamps
 from ottla.storage.flushing import FlushJob, storage_error
-from ottla.storage.loading import Loaded, Loader, stage_stored
-from ottla.storage.places import Places
-from ottla.storage.producers import Duplicate, ProducerStates, Staging, VerificationGuard
+from ottla.storage.loading import stage_stored
+from ottla.storage.producers import Duplicate, Staging, VerificationGuard
 from ottla.storage.segment import Segment
-from ottla.storage.segments import Segments
-from ottla.storage.types import AppendResult, LogSlice, OffsetAndEpoch, Origin, ProducerSummary, TimestampOffset
+from ottla.storage.state import LogState
+from ottla.storage.transaction_index import AbortedEntry
+from ottla.storage.types import AppendResult, LogSlice, Origin, ProducerSummary, TimestampOffset
 
 __all__ = ["FlushJob", "Log", "VerificationGuard"]
 
 
-class Log:
-    __slots__ = (
-        "_disk",
-        "_epochs",
-        "_flush_wanted",
-        "_jitter_seed",
-        "_last_flush_ms",
-        "_open_files",
-        "_places",
-        "_producers",
-        "_recovery_point_lowered",
-        "_segments",
-        "_snapshots",
-        "_to_sync",
-        "config",
-        "directory",
-        "high_watermark",
-        "log_end_offset",
-        "log_start_offset",
-        "recovery_point",
-        "topic_id",
-        "topic_partition",
-    )
-
-    def __init__(
-        self,
-        disk: Disk,
-        directory: str,
-        topic_partition: TopicPartition,
-        config: LogConfig,
-        open_files: OpenFiles,
-        loaded: Loaded,
-        now_ms: int,
-    ) -> None:
-        """Use `open`."""
-        self._disk = disk
-        self._open_files = open_files
-        self._recovery_point_lowered: Callable[[], None] | None = None
-        self.directory = directory
-        self.topic_partition = topic_partition
-        self.topic_id = ZERO_UUID
-        self.config = config  # assign a new one when the topic's settings change
-        self._segments = loaded.segments
-        self._epochs = loaded.epochs
-        self._snapshots = loaded.snapshots
-        self._producers = loaded.producers
-        self.log_start_offset = loaded.log_start_offset
-        self.log_end_offset = loaded.log_end_offset
-        self.recovery_point = loaded.recovery_point
-        self.high_watermark = loaded.log_start_offset
-        self._places = Places()
-        # Small files written since the last flush. A new segment's name is made durable with it.
-        self._to_sync = {loaded.segments.active.path(files.LOG)} if loaded.created else set()
-        self._flush_wanted = False
-        self._last_flush_ms = now_ms
-        self._jitter_seed = crc32(str(topic_partition).encode())
-
-    @classmethod
-    def open(
-        cls,
-        disk: Disk,
-        directory: str,
-        topic_partition: TopicPartition,
-        topic_id: bytes,
-        config: LogConfig,
-        now_ms: int,
-        *,
-        clean: bool = False,
-        recovery_point: int = 0,
-        log_start_offset: int = 0,
-        high_watermark: int = 0,
-        open_files: OpenFiles | None = None,
-        recovery_point_lowered: Callable[[], None] | None = None,
-    ) -> Log:
-        """Opens the folder, or creates it. Unclean: everything from the recovery point on is checked and a torn tail cut.
-
-        `recovery_point_lowered` is called when a truncation went below it, and must checkpoint it before anything is appended.
-        """
-        open_files = open_files if open_files is not None else OpenFiles()
-        try:
-            loader = Loader(disk, directory, config, open_files, now_ms)
-            loaded = loader.load(clean=clean, recovery_point=recovery_point, log_start_offset=log_start_offset)
-            log = cls(disk, directory, topic_partition, config, open_files, loaded, now_ms)
-            log._adopt_topic_id(topic_id)
-        except OSError as error:
-            raise storage_error(error, f"opening {directory}") from error
-        log._recovery_point_lowered = recovery_point_lowered
-        log.set_high_watermark(high_watermark)
-        return log
-
-    def _adopt_topic_id(self, topic_id: bytes) -> None:
-        path = f"{self.directory}/{files.PARTITION_METADATA}"
-        known = checkpoints.read_partition_metadata(self._disk.read_all(path)) if self._disk.exists(path) else None
-        if topic_id == ZERO_UUID:
-            self.topic_id = known or ZERO_UUID
-            return
-        self.topic_id = topic_id
-        if known is None:
-            self._disk.replace(path, checkpoints.write_partition_metadata(topic_id), sync=False)
-            self._to_sync.add(path)
-        elif known != topic_id:
-            raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{self.directory} belongs to another topic of the same name")
-
-    # --- what it is
-
-    @property
-    def _state(self) -> ProducerStates:
-        """Read when first needed: of ten thousand logs few are written to."""
-        if self._producers is None:
-            loader = Loader(self._disk, self.directory, self.config, self._open_files, self._last_flush_ms)
-            self._producers = loader.replay(self._segments, self._snapshots, self.log_start_offset, self.log_end_offset)
-            self._producers.high_watermark_moved(self.high_watermark)
-        return self._producers
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Below it every transaction is decided and replicated; never above the high watermark."""
-        unstable = self._state.first_unstable
-        if unstable is None or unstable >= self.high_watermark:
-            return self.high_watermark
-        return max(unstable, self.log_start_offset)
-
-    @property
-    def size(self) -> int:
-        """Bytes of all segments."""
-        return self._segments.size
-
-    @property
-    def segments(self) -> Segments:
-        return self._segments
-
-    @property
-    def latest_epoch(self) -> int:
-        """-1 when the log has never had one."""
-        return self._epochs.latest
-
-    @property
-    def epoch_entries(self) -> list[tuple[int, int]]:
-        """Leader epochs and where each began."""
-        return list(self._epochs.entries)
+class Log(LogState):
+    __slots__ = ()
 
     # --- appending
 
@@ -337,39 +195,6 @@ class Log:
                 segment.transactions.append(entry)
         self._places.remember(last_offset + 1, segment, segment.size)
 
-    # --- rolling
-
-    def _roll(self, base_offset: int, now_ms: int) -> Segment:
-        """A new active segment. Whatever fails, the old one stays active and whole."""
-        old = self._segments.active
-        base_offset = max(base_offset, self.log_end_offset)
-        if not old.size and old.base_offset == base_offset:
-            return old
-        old.save_indexes(final=True)
-        self._take_snapshot(base_offset)
-        new = Segment.create(self._disk, self.directory, base_offset, self._open_files, now_ms, self.config.index_interval_bytes)
-        old.seal()
-        self._to_sync.update(old.paths())
-        self._segments.add(new)
-        self._flush_wanted = True
-        return new
-
-    def roll_if_due(self, now_ms: int) -> bool:
-        """Rolls an idle log by time, so that retention and compaction get at its records."""
-        segment = self._segments.active
-        if segment.size and rolling.due(segment, self.config, now_ms, now_ms, self._jitter_seed):
-            try:
-                self._roll(self.log_end_offset, now_ms)
-            except OSError as error:
-                raise storage_error(error, f"rolling {self.directory}") from error
-            return True
-        return False
-
-    def _take_snapshot(self, offset: int) -> None:
-        path = self._snapshots.take(offset, self._state.entries)
-        if path is not None:
-            self._to_sync.add(path)
-
     # --- reading
 
     def read(self, offset: int, max_bytes: int, upper_offset: int, min_one: bool = True) -> LogSlice:
@@ -435,11 +260,14 @@ class Log:
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """For read_committed: transactions with records in [start, end) that were aborted. Pass a slice's `end_offset`."""
+        return [AbortedTransaction(entry[0], entry[1]) for entry in self.aborted_entries(start_offset, end_offset)]
+
+    def aborted_entries(self, start_offset: int, end_offset: int) -> list[AbortedEntry]:
         found = []
         for slot in range(self._segments.floor(start_offset), len(self._segments)):
             for entry in self._segments[slot].transactions.entries:
                 if entry.last_offset >= start_offset and entry.first_offset < end_offset:
-                    found.append(AbortedTransaction(entry.producer_id, entry.first_offset))
+                    found.append(entry)
                 if entry.last_stable_offset >= end_offset:
                     return found
         return found
@@ -452,90 +280,7 @@ class Log:
         """The (first) record with the largest timestamp."""
         return timestamps.largest(self._segments, self.log_start_offset)
 
-    # --- watermarks and epochs
-
-    def advance_high_watermark(self, offset: int) -> bool:
-        """Raises it to `offset`, bounded by the log's end; whether it moved."""
-        target = min(offset, self.log_end_offset)
-        if target <= self.high_watermark:
-            return False
-        self.set_high_watermark(target)
-        return True
-
-    def set_high_watermark(self, offset: int) -> int:
-        """Bounded to the log; a follower's may go down. Returns what it became."""
-        self.high_watermark = min(max(offset, self.log_start_offset), self.log_end_offset)
-        if self._producers is not None:
-            self._producers.high_watermark_moved(self.high_watermark)
-        return self.high_watermark
-
-    def assign_epoch(self, leader_epoch: int, start_offset: int) -> None:
-        """When this replica becomes leader (at its end offset), before the first append of the epoch."""
-        try:
-            self._epochs.assign(leader_epoch, start_offset)
-        except OSError as error:
-            raise storage_error(error, f"writing the leader epoch of {self.directory}") from error
-
-    def epoch_of(self, offset: int) -> int:
-        """-1 when unknown."""
-        return self._epochs.epoch_of(offset)
-
-    def end_offset_for_epoch(self, leader_epoch: int) -> OffsetAndEpoch:
-        """OffsetForLeaderEpoch: the largest epoch not above the one asked and where it ends; (-1, -1) when unknown."""
-        return self._epochs.end_offset_for(leader_epoch, self.log_end_offset)
-
-    # --- shortening
-
-    def truncate_to(self, offset: int, now_ms: int) -> bool:
-        """Drops everything from `offset` on; whether there was anything."""
-        if offset >= self.log_end_offset:
-            return False
-        if offset <= self._segments.first.base_offset:
-            self.truncate_fully_and_start_at(offset, now_ms)
-            return True
-        try:
-            self._lower_recovery_point(offset)
-            self._segments.remove([segment for segment in self._segments if segment.base_offset > offset], now_ms, 0)
-            segment = self._segments.active
-            segment.active = True
-            place = segment.locate(offset)
-            if place is not None:
-                segment.truncate(place.position, offset, now_ms)
-            self._epochs.truncate_end(offset)
-        except OSError as error:
-            raise storage_error(error, f"truncating {self.directory}") from error
-        self._after_truncation(offset, min(self.log_start_offset, offset), now_ms)
-        return True
-
-    def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
-        """Everything goes; the next record will have this offset."""
-        try:
-            self._lower_recovery_point(offset)
-            self._segments.remove(list(self._segments), now_ms, 0)
-            self._segments.purge(now_ms)
-            self._segments.add(
-                Segment.create(self._disk, self.directory, offset, self._open_files, now_ms, self.config.index_interval_bytes)
-            )
-            self._epochs.clear()
-        except OSError as error:
-            raise storage_error(error, f"truncating {self.directory}") from error
-        self._after_truncation(offset, offset, now_ms)
-        self.recovery_point = offset
-
-    def _lower_recovery_point(self, offset: int) -> None:
-        """Before anything is cut: a crash must not find a recovery point in the middle of what is written next."""
-        if self.recovery_point > offset:
-            self.recovery_point = offset
-            if self._recovery_point_lowered is not None:
-                self._recovery_point_lowered()
-
-    def _after_truncation(self, end_offset: int, start_offset: int, now_ms: int) -> None:
-        self._places.clear()
-        self._segments.purge(now_ms)
-        self.log_end_offset, self.log_start_offset = end_offset, start_offset
-        self.high_watermark = min(max(self.high_watermark, start_offset), end_offset)
-        self._snapshots.drop([offset for offset in self._snapshots.offsets if offset > end_offset or offset <= start_offset])
-        self._producers = None  # read again from the snapshots and batches that are left
+    # --- deleting
 
     def delete_records(self, offset: int) -> int:
         """Moves the start offset up to `offset` (-1: the high watermark) and returns it. OFFSET_OUT_OF_RANGE past the watermark.
@@ -589,6 +334,47 @@ class Log:
         if self._producers is not None:
             self._producers.expire(now_ms, self.config.producer_id_expiration_ms)
 
+    # --- compaction (decided in `cleaner`)
+
+    def last_records_of_producers(self) -> dict[int, tuple[int, int]]:
+        """Last data offset (-1: only a marker) and epoch of every live producer: what compaction must not lose."""
+        entries = self._state.entries.items()
+        return {key: (entry.batches[-1].last_offset if entry.batches else -1, entry.producer_epoch) for key, entry in entries}
+
+    def segment_at(self, base_offset: int) -> Segment | None:
+        return self._segments.at(base_offset)
+
+    def replace_segments(self, bases: Sequence[int], size: int, has_transactions: bool, now_ms: int) -> None:
+        """Puts the `.cleaned` segment at the first base in the place of all of them, so that a crash leaves all or none of it."""
+        config = self.config
+        old = [segment for base in bases if (segment := self._segments.at(base)) is not None]
+        new = Segment(
+            self._disk,
+            self.directory,
+            bases[0],
+            self._open_files,
+            size=size,
+            created_ms=now_ms,
+            index_interval=config.index_interval_bytes,
+            has_transactions=has_transactions,
+            suffix=files.CLEANED,
+        )
+        try:
+            new.rename(files.SWAP)
+            self._places.clear()
+            self._segments.remove(old, now_ms, config.file_delete_delay_ms)
+            new.rename("")
+            self._segments.add(new)
+            self._segments.discard(self._snapshots.retire(list(bases[1:])), now_ms, config.file_delete_delay_ms)
+            self._disk.sync_directory(self.directory)
+        except OSError as error:
+            raise storage_error(error, f"compacting {self.directory}") from error
+
+    def discard_cleaned(self) -> None:
+        for name in self._disk.list(self.directory):
+            if name.endswith(files.CLEANED):
+                self._disk.remove(f"{self.directory}/{name}")
+
     # --- producers
 
     def active_producers(self) -> list[ProducerSummary]:
@@ -602,66 +388,3 @@ class Log:
 
     def has_ongoing_transaction(self, producer_id: int, producer_epoch: int) -> bool:
         return self._state.has_ongoing(producer_id, producer_epoch)
-
-    # --- durability
-
-    def flush_due(self, now_ms: int) -> bool:
-        """By flush.messages, flush.ms, or because a segment was rolled."""
-        unflushed = self.log_end_offset - self.recovery_point
-        if unflushed <= 0:
-            return False
-        return (
-            self._flush_wanted
-            or unflushed >= self.config.flush_messages
-            or (self.config.flush_ms < LONG_MAX and now_ms - self._last_flush_ms >= self.config.flush_ms)
-        )
-
-    def prepare_flush(self) -> FlushJob:
-        """Brings index files up to date and says what to sync. Run the job on a worker thread, then `complete_flush`."""
-        try:
-            for slot in range(self._segments.floor(self.recovery_point), len(self._segments)):
-                self._to_sync.update(self._segments[slot].save_indexes())
-            if self._epochs.dirty:
-                self._to_sync.add(self._epochs.path)
-                self._epochs.dirty = False
-            paths = [path for path in self._to_sync if self._disk.exists(path)]
-            to_sync = [
-                self._segments[slot].file for slot in range(self._segments.floor(self.recovery_point), len(self._segments))
-            ]
-            to_sync += [self._disk.open(path) for path in paths]
-        except OSError as error:
-            raise storage_error(error, f"flushing {self.directory}") from error
-        self._flush_wanted = False
-        return FlushJob(self._disk, self.directory, to_sync, self.log_end_offset, frozenset(self._to_sync))
-
-    def complete_flush(self, job: FlushJob, now_ms: int) -> None:
-        """The job ran: the recovery point moves up."""
-        self._to_sync -= job.paths
-        self.recovery_point = max(self.recovery_point, min(job.end_offset, self.log_end_offset))
-        self._last_flush_ms = now_ms
-
-    def flush(self, now_ms: int) -> None:
-        """Prepare, run and complete at once. Blocks: only at start, stop and in tests; `flushing.flush` is the loop's way."""
-        job = self.prepare_flush()
-        job.run()
-        self.complete_flush(job, now_ms)
-
-    def moved(self, directory: str) -> None:
-        """Its folder was renamed: it is no longer part of the node. Slices on their way stay valid."""
-        self.directory = directory
-        for segment in self._segments:
-            segment.close()
-        self._places.clear()
-
-    def close(self, now_ms: int) -> None:
-        """Flushes, trims and writes the producer snapshot, so that the next open with clean=True scans nothing."""
-        try:
-            self._to_sync.update(self._segments.active.save_indexes(final=True))
-            if self.log_end_offset > self.recovery_point or self._to_sync or self._epochs.dirty:
-                self._take_snapshot(self.log_end_offset)
-                self.flush(now_ms)
-        except OSError as error:
-            raise storage_error(error, f"closing {self.directory}") from error
-        for segment in self._segments:
-            segment.close()
-        self._places.clear()

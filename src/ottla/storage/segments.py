@@ -59,9 +59,13 @@ class Segments:
         slot = bisect_right(self._bases, segment.base_offset)
         return self._list[slot] if slot < len(self._list) else None
 
-    def holds(self, segment: Segment) -> bool:
-        slot = bisect_right(self._bases, segment.base_offset) - 1
-        return slot >= 0 and self._list[slot] is segment
+    def sealed(self, slot: int = 0) -> list[Segment]:
+        """All but the active one, from a slot on."""
+        return self._list[slot:-1]
+
+    def at(self, base_offset: int) -> Segment | None:
+        slot = bisect_right(self._bases, base_offset) - 1
+        return self._list[slot] if slot >= 0 and self._bases[slot] == base_offset else None
 
     def add(self, segment: Segment) -> None:
         slot = bisect_right(self._bases, segment.base_offset)
