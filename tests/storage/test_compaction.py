@@ -374,6 +374,12 @@ def test_a_full_disk_while_cleaning_leaves_no_half_written_segment() -> None:
     assert clean(log) is not None
 
 
+def _flip_bit(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
 async def test_a_worker_process_cleans_while_the_loop_serves(tmp_path: Path) -> None:
     disk, workers = RealDisk(), RealWorkers()
     good, damaged = (
@@ -382,10 +388,7 @@ async def test_a_worker_process_cleans_while_the_loop_serves(tmp_path: Path) -> 
     )
     before = fill(good, 100)
     fill(damaged, 100)
-    path = Path(damaged.segments[0].path(".log"))
-    content = bytearray(path.read_bytes())
-    content[70] ^= 1
-    path.write_bytes(content)
+    _flip_bit(Path(damaged.segments[0].path(".log")), 70)
     good.advance_high_watermark(100)
     damaged.advance_high_watermark(100)
     try:
