@@ -2,7 +2,7 @@
 
 InitProducerId 0-5 (3 expected id and epoch, 4 PRODUCER_FENCED), AddPartitionsToTxn 0-5 (4+ many transactions, from brokers only, to
 add or to verify), AddOffsetsToTxn 0-4, EndTxn 0-5 (5 bumps the epoch, KIP-890), WriteTxnMarkers 1-2, DescribeTransactions 0,
-ListTransactions 0-2 (1 duration, 2 pattern), DescribeProducers 0. TxnOffsetCommit is a matter of groups.
+TxnOffsetCommit 0-5 (3 members, 5 adds the partition), ListTransactions 0-2 (1 duration, 2 pattern), DescribeProducers 0.
 
 Clients from before PRODUCER_FENCED existed are told INVALID_PRODUCER_EPOCH, which they handle the same way.
 """
@@ -10,12 +10,13 @@ Clients from before PRODUCER_FENCED existed are told INVALID_PRODUCER_EPOCH, whi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import Any
 
 from ottla.broker.access import is_allowed
 from ottla.broker.dispatch import RequestContext, handles
 from ottla.broker.markers import write_marker
+from ottla.broker.verification import Support, join_transaction, support_of_offset_commit
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.protocol.apis import Operation, Resource
@@ -36,9 +37,12 @@ from ottla.protocol.messages.transactions import (
     InitProducerIdResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
+    TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from ottla.records.batch import NO_SEQUENCE
+from ottla.storage.producers import VerificationGuard
 from ottla.transactions.records import partition_for
 from ottla.transactions.shard import (
     AddPartitions,
@@ -111,6 +115,49 @@ async def add_offsets(request: AddOffsetsToTxnRequest, context: RequestContext) 
     identity = (request.transactional_id, request.producer_id, request.producer_epoch)
     error: ErrorCode = await _ask(context, request.transactional_id, AddPartitions(*identity, frozenset({partition})))
     return AddOffsetsToTxnResponse(error_code=_spoken(error, context.version, 2))
+
+
+@handles("TxnOffsetCommit")
+def commit_offsets(request: TxnOffsetCommitRequest, context: RequestContext) -> Any:
+    """At the group's coordinator: the offsets become visible when the transaction that they belong to commits."""
+    node, groups = context.node, context.node.groups
+    support = support_of_offset_commit(context.version)
+    try:
+        shard = node.coordinators.active(groups, request.group_id)
+        guard = shard.replica.log.start_verification(
+            request.producer_id,
+            NO_SEQUENCE,
+            request.producer_epoch,
+            node.world.clock.wall_ms(),
+            supports_epoch_bump=support is Support.ADD,
+        )
+    except ApiError as error:
+        return groups.shape(groups.refusal(request, error, context.version), context.version)
+    errors: Any = {}
+    if guard is not None and (support is Support.ADD or node.settings["transaction.partition.verification.enable"]):
+        partition = shard.replica.topic_partition
+        identity = (request.transactional_id, request.producer_id, request.producer_epoch)
+        errors = join_transaction(context, *identity, [partition], support)
+    if isinstance(errors, dict):
+        return _commit(request, context, guard, errors)
+    return _commit_later(request, context, guard, errors)
+
+
+def _commit(request: TxnOffsetCommitRequest, context: RequestContext, guard: VerificationGuard | None, errors: Errors) -> Any:
+    node, groups = context.node, context.node.groups
+    for error in errors.values():
+        # Older clients do not expect NETWORK_EXCEPTION here; told that the coordinator loads, they ask again.
+        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if error == ErrorCode.NETWORK_EXCEPTION else error
+        return groups.shape(groups.refusal(request, ApiError(code), context.version), context.version)
+    version = EPOCH_BUMP_AT_END if context.version >= 5 else 1
+    return node.coordinators.ask(groups, request.group_id, request, context, guard, version)
+
+
+async def _commit_later(
+    request: TxnOffsetCommitRequest, context: RequestContext, guard: VerificationGuard | None, errors: Awaitable[Errors]
+) -> Any:
+    reply = _commit(request, context, guard, await errors)
+    return await reply if isinstance(reply, asyncio.Future) else reply
 
 
 @handles("AddPartitionsToTxn")
