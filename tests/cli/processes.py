@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+
+from ottla.cli.main import main
 
 LIMIT_S = 60.0
 
@@ -45,3 +48,34 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     finally:
         process.kill()
         process.communicate()
+
+
+def here(*arguments: str, stdin: str = "", bootstrap: str | None = None) -> subprocess.CompletedProcess[str]:
+    """The same command inside this process: ten times as fast, for tests that run many."""
+    output, errors = io.StringIO(), io.StringIO()
+    before = sys.stdin
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.BytesIO(stdin.encode())))  # type: ignore[arg-type]
+    code: object = 0
+    try:
+        with redirect_stdout(output), redirect_stderr(errors), _environment("OTTLA_BOOTSTRAP", bootstrap):
+            main(list(arguments))
+    except SystemExit as done:
+        code = done.code
+    finally:
+        sys.stdin = before
+    assert isinstance(code, int)
+    return subprocess.CompletedProcess(arguments, code, output.getvalue(), errors.getvalue())
+
+
+@contextmanager
+def _environment(name: str, value: str | None) -> Iterator[None]:
+    before = os.environ.get(name)
+    if value is not None:
+        os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
