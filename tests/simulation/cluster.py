@@ -8,14 +8,16 @@ from collections.abc import Mapping
 from ottla.broker.config import NodeConfig
 from ottla.broker.node import Node
 from ottla.host import World
+from ottla.model.errors import ApiError
 from ottla.model.ids import uuid_text
-from ottla.storage.directory import LogDirectory
+from ottla.storage.directory import LogDirectory, StorageError
 from tests.simulation.node import SimulatedNode
 from tests.simulation.simulation import Simulation
 
 BROKER_PORT = 9092
 CONTROLLER_PORT = 9093
 DATA = "/data"
+RESTART_SECONDS = 1.0
 CLUSTER_ID = uuid_text(b"simulated cluste")
 
 
@@ -28,7 +30,8 @@ class SimulatedBroker:
         self._properties = properties
         self.node: Node | None = None  # while it runs
         self.ready = asyncio.Event()
-        self.stopping = False
+        self.stopping = False  # it was told to stop
+        self.down = False  # it was taken down, and whoever did it will start it again
         machine.disk.make_directory(DATA)
         LogDirectory.format(machine.disk, DATA, CLUSTER_ID, node_id, b"directory of n%02d" % node_id)
 
@@ -38,34 +41,49 @@ class SimulatedBroker:
 
     def start(self) -> None:
         self.ready.clear()
-        self.stopping = False
+        self.stopping = self.down = False
         self.machine.start(self._serve)
 
+    def _start_again(self) -> None:
+        if not self.machine.running and not self.down:
+            self.start()
+
     async def _serve(self, world: World) -> None:
-        node = Node(world, NodeConfig.from_properties(self._properties))
-        await node.start()
+        try:
+            node = Node(world, NodeConfig.from_properties(self._properties))
+            await node.start()
+        except (StorageError, OSError, ApiError) as error:
+            # As `ottla server` does: one sentence, exit 1. Whoever watches over it tries again.
+            self.machine.journal.tell("refused starts", f"{self.name} does not start: {error}")
+            self.machine.loop.outside.call_later(RESTART_SECONDS, self._start_again)
+            return
         self.node = node
         self.machine.loop.outside.call_soon(self.ready.set)
         stopping = self._stopping = asyncio.Event()
         await stopping.wait()
-        await node.stop()
+        try:
+            await node.stop()
+        except (OSError, ApiError) as error:  # a full disk: what was not closed is recovered at the next start
+            self.machine.journal.tell("unclean stops", f"{self.name} could not close everything: {error}")
 
     async def stop(self) -> None:
         """A controlled shutdown, once it is up."""
         await self.ready.wait()
         assert self.machine.main is not None
         assert self.machine.process is not None
-        self.stopping = True
+        self.stopping = self.down = True
         self.machine.process.call_soon(self._stopping.set)
         await asyncio.wait([self.machine.main])
         self.node = None
 
     def kill(self) -> None:
         self.node = None
+        self.down = True
         self.machine.kill()
 
     def cut_power(self) -> None:
         self.node = None
+        self.down = True
         self.machine.cut_power()
 
 

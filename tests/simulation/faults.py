@@ -78,7 +78,11 @@ class Faults:
             machine.resume()
             if machine.workers is not None:
                 machine.workers.slowness = 1.0
-            if not machine.running:
+        for broker in self._cluster.brokers:
+            if broker.stopping and broker.machine.main is not None:
+                await asyncio.wait([broker.machine.main])
+                await asyncio.sleep(0.001)
+            if not broker.machine.running:
                 broker.start()
         self._simulation.journal.tell("healed", "all faults have ended")
 

@@ -69,8 +69,9 @@ class SimulatedNode:
         try:
             return await main(world)
         except Exception as error:
-            self.crashes.append(f"{self.name} crashed: {error!r}\n{traceback.format_exc()}")
-            self.journal.tell("crashes", f"{self.name} crashed: {error!r}")
+            if process is not None and not process.dead:
+                self.crashes.append(f"{self.name} crashed: {error!r}\n{traceback.format_exc()}")
+                self.journal.tell("crashes", f"{self.name} crashed: {error!r}")
             raise
         finally:
             if process is not None and not process.dead:

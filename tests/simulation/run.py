@@ -61,7 +61,7 @@ class Plan:
             partitions=chance.randrange(1, 5),
             producers=producers,
             records=MIN_RECORDS // producers,
-            power=chance.random() < 0.5,
+            power=brokers > 1 and chance.random() < 0.5,
             storm_seconds=chance.uniform(*STORM_SECONDS),
         )
 
@@ -102,6 +102,11 @@ def run_seed(seed: int, *, brokers: int = 1) -> Outcome:
             journal.counts,
             journal.story,
         )
+
+
+def play(task: tuple[int, int]) -> Outcome:
+    """For worker processes: a seed and how many brokers."""
+    return run_seed(task[0], brokers=task[1])
 
 
 class _Play:

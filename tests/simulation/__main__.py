@@ -1,0 +1,99 @@
+"""Run seeds: `python -m tests.simulation [SEED] [--seeds N] [--hours H] [--jobs J] [--brokers B]`.
+
+With a SEED alone, that one is played and its story told. Otherwise seeds are played one after the other (from SEED or 1) until there
+are N of them or H hours of virtual time, with a progress line; the first failure prints its seed, the broken promise and the
+story, and the same seed plays it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+from multiprocessing import get_context
+from multiprocessing.pool import Pool
+
+from tests.simulation.run import Outcome, play, run_seed
+
+STORY_TAIL = 80
+HASH_SEED = "0"  # the order of sets of strings depends on it, and with it the digest
+
+
+def main() -> int:
+    options = _options()
+    if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
+        os.environ["PYTHONHASHSEED"] = HASH_SEED
+        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
+    if options.seeds is None and options.hours is None:
+        outcome = run_seed(options.seed or 1, brokers=options.brokers)
+        print("\n".join(outcome.story))
+        _tell(outcome)
+        return 1 if outcome.failure else 0
+    return _many(options)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("seed", type=int, nargs="?")
+    parser.add_argument("--seeds", type=int, help="how many seeds")
+    parser.add_argument("--hours", type=float, help="how many hours of virtual time")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--brokers", type=int, default=1)
+    return parser.parse_args()
+
+
+def _outcomes(pool: Pool | None, tasks: Iterator[tuple[int, int]]) -> Iterator[Outcome]:
+    return map(play, tasks) if pool is None else pool.imap(play, tasks)
+
+
+def _many(options: argparse.Namespace) -> int:
+    first = options.seed or 1
+    seeds = count(first) if options.seeds is None else iter(range(first, first + options.seeds))
+    totals: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
+    failed: Outcome | None = None
+    pool = get_context("spawn").Pool(options.jobs, maxtasksperchild=50) if options.jobs > 1 else None
+    try:
+        for outcome in _outcomes(pool, ((seed, options.brokers) for seed in seeds)):
+            totals.update(seeds=1, events=outcome.events, acknowledged=outcome.acknowledged, faults=outcome.faults)
+            totals["milliseconds"] += int(outcome.virtual_seconds * 1000)
+            kinds.update(outcome.counts)
+            _progress(totals)
+            if outcome.failure is not None:
+                failed = outcome
+                break
+            if options.hours is not None and totals["milliseconds"] >= options.hours * 3_600_000:
+                break
+    finally:
+        if pool is not None:
+            pool.terminate()
+    print()
+    print("  ".join(f"{kind}: {number}" for kind, number in sorted(kinds.items())))
+    if failed is not None:
+        print("\n".join(failed.story[-STORY_TAIL:]))
+        _tell(failed)
+        return 1
+    return 0
+
+
+def _progress(totals: Counter[str]) -> None:
+    hours = totals["milliseconds"] / 3_600_000
+    line = f"seeds {totals['seeds']}  virtual hours {hours:.2f}  events {totals['events']:,}  faults {totals['faults']:,}"
+    print(f"\r{line}  acknowledged {totals['acknowledged']:,}", end="", flush=True)
+
+
+def _tell(outcome: Outcome) -> None:
+    print(
+        f"seed {outcome.seed}  digest {outcome.digest}  events {outcome.events:,}  virtual seconds {outcome.virtual_seconds:.1f}"
+        f"  faults {outcome.faults}  acknowledged {outcome.acknowledged}"
+    )
+    print("  ".join(f"{kind}: {number}" for kind, number in sorted(outcome.counts.items())))
+    if outcome.failure is not None:
+        print(f"FAILED: {outcome.failure}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""The real broker and client in the simulated world: some seeds at every change, and the same bytes for the same seed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.run import run_seed
+
+# Chosen for variety: kills, walls, full disks, pauses, clock jumps, controlled restarts all occur among them.
+SEEDS = (3, 8, 11, 13, 23, 27)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_promise_is_broken(seed: int) -> None:
+    outcome = run_seed(seed)
+    story = "\n".join(outcome.story[-60:])
+    assert outcome.failure is None, f"seed {seed}: {outcome.failure}\n{story}\npython -m tests.simulation {seed}"
+    assert outcome.acknowledged >= 1000
+    assert outcome.faults >= 10
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_one_others() -> None:
+    first, second, other = run_seed(14), run_seed(14), run_seed(15)
+    assert (first.digest, first.events, first.story) == (second.digest, second.events, second.story)
+    assert first.digest != other.digest
