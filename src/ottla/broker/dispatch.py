@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ottla.broker.refusals import refusal
 from ottla.broker.server import Answer, Connection, Exchange
 from ottla.model.errors import ApiError, ErrorCode, ProtocolError
 from ottla.protocol.apis import APIS, BY_NAME, Api
@@ -117,7 +118,10 @@ class Dispatcher:
         try:
             response = served.handler(request, context)
         except ApiError as error:
-            response = error_response(request, context, error)
+            response = refusal(request, context.api, error)
+        except Exception:
+            log.exception("request failed api=%s version=%d", context.api.name, context.version)
+            response = refusal(request, context.api, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
         lets_next_start = served.lets_next_start
         if inspect.iscoroutine(response):
             response = asyncio.ensure_future(response)
@@ -153,28 +157,21 @@ class _Later:
             self.answer.cancel()
             return
         failure = response.exception()
+        try:
+            self.answer.set_result(finished(self._result(response, failure), self._context, self._head))
+        except ProtocolError as error:
+            self.answer.set_exception(error)
+
+    def _result(self, response: asyncio.Future[Any], failure: BaseException | None) -> Any:
+        if failure is None:
+            return response.result()
         if isinstance(failure, ApiError):
-            result = error_response(self._request, self._context, failure)
-        elif failure is not None:
-            log.error("request failed api=%s version=%d", self._context.api.name, self._context.version, exc_info=failure)
-            result = error_response(self._request, self._context, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
-        else:
-            result = response.result()
-        self.answer.set_result(finished(result, self._context, self._head))
+            return refusal(self._request, self._context.api, failure)
+        log.error("request failed api=%s version=%d", self._context.api.name, self._context.version, exc_info=failure)
+        return refusal(self._request, self._context.api, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
 
 def finished(response: Message | None, context: RequestContext, head: RequestHead) -> Answer:
     if response is None:
         return None
     return response_frame(response, context.version, head.correlation_id)
-
-
-def error_response(request: Message, context: RequestContext, error: ApiError) -> Message:
-    """The code at the response's top level; requests with a place per topic or member answer there themselves."""
-    response: Any = context.api.response()
-    if not hasattr(response, "error_code"):
-        raise ProtocolError(f"{context.api.name} cannot be answered with {error}")
-    response.error_code = int(error.code)
-    if hasattr(response, "error_message"):
-        response.error_message = error.message
-    return response  # type: ignore[no-any-return]

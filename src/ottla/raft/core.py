@@ -301,6 +301,8 @@ class Core:
             return True
         if leader_id == NOBODY or isinstance(role, Leader | Resigned):
             return False
+        if isinstance(role, Prospective) and role.leader_id == leader_id:
+            return False  # no news: it is the very leader that this node has given up on
         self.become_follower(epoch, leader_id)
         return self.role is not role
 
