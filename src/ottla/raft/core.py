@@ -33,6 +33,7 @@ class Timing:
     fetch_timeout_ms: int = 2000
     request_timeout_ms: int = 2000
     retry_backoff_ms: int = 20
+    retry_backoff_max_ms: int = 200  # a node that is down is asked this often
     fetch_max_wait_ms: int = 500
     fetch_max_bytes: int = 8 * 1024 * 1024
     refused_election_spread_ms: int = 50  # how far apart followers ask for an election when the leader's port refuses
@@ -65,6 +66,7 @@ class _Peer:
     request_id: int | None = None  # one request under way for each node
     deadline_ms: int = 0
     backoff_until_ms: int = 0
+    failures: int = 0  # in a row
 
 
 @dataclass(slots=True)
@@ -187,7 +189,9 @@ class Core:
             peer = self.peers[pending.node_id]
             peer.request_id = None
             if failed:
-                peer.backoff_until_ms = self.now_ms + self.timing.retry_backoff_ms
+                doubled = self.timing.retry_backoff_ms << min(peer.failures, 10)
+                peer.backoff_until_ms = self.now_ms + min(doubled, self.timing.retry_backoff_max_ms)
+            peer.failures = peer.failures + 1 if failed else 0
         return pending
 
     def give_up_late_requests(self) -> None:

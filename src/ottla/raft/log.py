@@ -93,12 +93,10 @@ class LogView:
             return Fit.SNAPSHOT, self.snapshot  # an empty log is filled faster by a snapshot than record by record
         if offset == 0 and epoch == 0 and self.start_offset == 0:
             return Fit.VALID, OffsetAndEpoch(0, 0)
-        if offset < self.start_offset and self.snapshot is not None:
+        if self.snapshot is not None and (offset < self.start_offset or self._is_before_start(epoch)):
             return Fit.SNAPSHOT, self.snapshot
         end = self.epoch_end(epoch)
         if end.epoch != epoch or end.offset < offset:
-            if self.snapshot is not None and (end.offset < self.start_offset or self._is_before_start(epoch)):
-                return Fit.SNAPSHOT, self.snapshot
             return Fit.DIVERGING, end
         return Fit.VALID, OffsetAndEpoch(offset, epoch)
 
