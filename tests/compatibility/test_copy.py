@@ -1,0 +1,160 @@
+"""A transactional copy that is killed at random, and its node too: every input is copied exactly once, in order.
+
+What all clients saw is written down and judged by the history checker; Apache Kafka 4.3 is the control.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.compatibility.kafka import KafkaPeer
+from tests.compatibility.node import OttlaNode
+from tests.histories import History, Recorder, check
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTITIONS = 2
+RECORDS = 600
+QUIET_LIMIT_S = 60.0
+
+
+class Copy:
+    """The source, the copier's lives, and the reader at the end."""
+
+    def __init__(self, system: KafkaPeer | OttlaNode, name: str, folder: Path) -> None:
+        self.system, self.folder = system, folder
+        self.source, self.target, self.name = f"{name}-in", f"{name}-out", name
+        admin = AdminClient({"bootstrap.servers": system.bootstrap, "log_level": 0})
+        for made in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in (self.source, self.target)]).values():
+            made.result()
+        self.feeder = Producer({"bootstrap.servers": system.bootstrap, "enable.idempotence": True, "log_level": 0})
+        self.feeding = Recorder("feeder")
+        self.reading = Recorder("reader")
+        self.process: subprocess.Popen[bytes] | None = None
+        self.lives = 0
+
+    def feed(self, numbers: range) -> None:
+        for number in numbers:
+            send = self.feeding.sending(self.source, number % PARTITIONS, str(number))
+
+            def told(error: Any, report: Any, send: int = send) -> None:
+                if error is None:
+                    self.feeding.sent(send, report.offset())
+
+            self.feeder.produce(self.source, str(number), partition=number % PARTITIONS, on_delivery=told)
+            self.feeder.poll(0)
+
+    def live(self) -> None:
+        """Start the copier if it does not run."""
+        if self.process is not None and self.process.poll() is None:
+            return
+        self.lives += 1
+        options = {
+            "bootstrap": self.system.bootstrap,
+            "source": self.source,
+            "target": self.target,
+            "group": self.name,
+            "transactional-id": self.name,
+            "folder": str(self.folder),
+            "partitions": str(PARTITIONS),
+        }
+        arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+        environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+        command = [sys.executable, "-m", "tests.histories.copier", *arguments]
+        with (self.folder / "copier.log").open("ab") as output:
+            self.process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def finish(self, count: int) -> list[str]:
+        """Let the copier come to the end, then read what it left; in order of partitions and offsets."""
+        assert self.feeder.flush(QUIET_LIMIT_S) == 0
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.system.bootstrap,
+                "group.id": "reader",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
+        )
+        consumer.assign([TopicPartition(topic, index, 0) for topic in (self.source, self.target) for index in range(PARTITIONS)])
+        copies: list[str] = []
+        deadline = time.monotonic() + QUIET_LIMIT_S
+        while len(copies) < count and time.monotonic() < deadline:
+            self.live()
+            copies += self._read(consumer)
+        # Nothing may come after the last one: what was copied twice would show up here.
+        copies += self._read(consumer)
+        consumer.close()
+        self.kill()
+        return copies
+
+    def _read(self, consumer: Consumer) -> list[str]:
+        seen = [(m.topic(), m.partition(), m.offset(), m.value().decode()) for m in consumer.consume(500, 0.5) if not m.error()]
+        if seen:
+            self.reading.polled(seen)
+        return [value for topic, _, _, value in seen if topic == self.target]
+
+    def judge(self, copies: list[str], count: int) -> None:
+        originals = [int(value.split(":")[1]) for value in copies]
+        assert sorted(originals) == list(range(count)), "every input exactly once"
+        for partition in range(PARTITIONS):
+            in_order = [number for number in originals if number % PARTITIONS == partition]
+            assert in_order == sorted(in_order), "in the order of the input"
+        files = list(self.folder.glob("*.jsonl"))
+        events = History.read(files)
+        mine = History.of(self.feeding, self.reading)
+        events.sends += mine.sends
+        events.polls = sorted(events.polls + mine.polls, key=lambda poll: poll.time)
+        report = check(events)
+        assert report.clean, str(report)
+        assert report.acknowledged >= 2 * count
+
+
+def run(system: KafkaPeer | OttlaNode, name: str, folder: Path, kills: int, kills_node: bool, seed: int) -> Copy:
+    dice = random.Random(seed)
+    copy = Copy(system, name, folder)
+    step = RECORDS // (kills + 1)
+    copy.feed(range(step))
+    copy.live()
+    for number in range(kills):
+        time.sleep(dice.uniform(0.3, 1.3))  # not to wait for anything: the moment of the kill is what is random
+        if kills_node and dice.random() < 0.5:
+            assert isinstance(system, OttlaNode)
+            system.kill()
+            system.start()
+        else:
+            copy.kill()
+        copy.feed(range((number + 1) * step, (number + 2) * step))
+        copy.live()
+    count = (kills + 1) * step
+    copy.judge(copy.finish(count), count)
+    return copy
+
+
+@pytest.mark.slow
+def test_a_copy_killed_six_times_copies_everything_once(tmp_path: Path) -> None:
+    with OttlaNode(tmp_path / "node") as node:
+        copy = run(node, "copy", tmp_path, kills=6, kills_node=True, seed=1)
+        assert copy.lives > 1
+        assert not node.tracebacks()
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_the_control_copies_everything_once(kafka_peer: KafkaPeer, tmp_path: Path) -> None:
+    run(kafka_peer, "control", tmp_path, kills=4, kills_node=False, seed=2)
