@@ -11,11 +11,14 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from ottla.storage.cleaner import clean_next
+from ottla.storage.flushing import flush
+
 if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 log = logging.getLogger("ottla.housekeeping")
-FLUSH_CHECK_MS = 100
+FLUSH_CHECK_MS = 1_000
 
 
 class Housekeeping:
@@ -31,6 +34,8 @@ class Housekeeping:
         self._every(lambda: settings["replica.high.watermark.checkpoint.interval.ms"], self._high_watermarks)
         self._every(lambda: settings["replica.lag.time.max.ms"] // 2, self._in_sync_sets)
         self._every(lambda: FLUSH_CHECK_MS, self._flush)
+        if settings["log.cleaner.enable"]:
+            self._every(lambda: settings["log.cleaner.backoff.ms"], self._compact)
 
     def stop(self) -> None:
         for task in self._tasks:
@@ -57,6 +62,15 @@ class Housekeeping:
             await asyncio.sleep(0)  # ten thousand partitions must not hold up the loop
         self._node.directory.housekeeping(self._node.world.clock.wall_ms())
 
+    async def _compact(self) -> None:
+        """One log after the other, in a worker process, until all are clean enough."""
+        world, map_bytes = self._node.world, self._node.settings["log.cleaner.dedupe.buffer.size"]
+        while True:
+            logs = [replica.log for replica in self._node.replicas if replica.log.config.compact]
+            if await clean_next(logs, world.disk, world.workers, world.clock.wall_ms(), map_bytes) is None:
+                return
+            self._node.directory.checkpoint_cleaner_offsets()
+
     async def _in_sync_sets(self) -> None:
         now_ms = int(self._node.world.clock.monotonic_ms())
         for replica in self._node.replicas:
@@ -66,9 +80,7 @@ class Housekeeping:
     async def _flush(self) -> None:
         for replica in list(self._node.replicas):
             if replica.log.flush_due(self._node.world.clock.wall_ms()):
-                job = replica.log.prepare_flush()
-                await self._node.world.workers.thread(job.run)
-                replica.log.complete_flush(job, self._node.world.clock.wall_ms())
+                await flush(replica.log, self._node.world.workers, self._node.world.clock.wall_ms())
 
     async def _recovery_points(self) -> None:
         self._node.directory.checkpoint_recovery_points()

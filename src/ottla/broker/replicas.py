@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Iterator
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.purgatory import Watchers
 from ottla.metadata.delta import Changes
@@ -21,7 +21,8 @@ from ottla.records.batch import BatchHeader
 from ottla.replication.follower import PartitionFollower
 from ottla.replication.leader import PartitionLeader
 from ottla.replication.state import PartitionState, Progress, Proposal
-from ottla.storage.config import LogConfig
+from ottla.storage.config import LONG_MAX, LogConfig
+from ottla.storage.flushing import flush
 from ottla.storage.log import Log, VerificationGuard
 from ottla.storage.types import AppendResult, Origin
 
@@ -112,6 +113,13 @@ class Replica:
     def is_committed(self, offset: int) -> bool:
         return self.log.high_watermark > offset
 
+    def flush_if_counted(self, now_ms: int) -> bool:
+        """With `flush.messages` an acknowledgement promises the disk: whether a sync was begun that it must wait for."""
+        if self.log.config.flush_messages == LONG_MAX or not self.log.flush_due(now_ms):
+            return False
+        self._replicas.flush(self)
+        return True
+
     def delete_records(self, offset: int) -> int:
         moved = self.log.delete_records(offset)
         self.watchers.wake()
@@ -199,7 +207,7 @@ class Replicas:
         self.live_brokers: dict[int, int] = {}  # those that may be in sync, with their epochs; shared with the machines
         self._by_partition: dict[TopicPartition, Replica] = {}
         self._configs: dict[str, LogConfig] = {}
-        self._proposals: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def broker_epoch(self) -> int:
@@ -239,13 +247,23 @@ class Replicas:
             config = self._configs[topic] = LogConfig.from_settings(values)
         return config
 
+    def flush(self, replica: Replica) -> None:
+        async def work() -> None:
+            await flush(replica.log, self._node.world.workers, self._node.world.clock.wall_ms())
+            replica.watchers.wake()
+
+        self._spawn(work())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     # The in-sync set -----------------------------------------------------------------------------------------------------
 
     def propose(self, replica: Replica, proposal: Proposal) -> None:
         """Ask the controller to change a partition's in-sync set, and tell the machine what it said."""
-        task = asyncio.get_running_loop().create_task(self._propose(replica, proposal))
-        self._proposals.add(task)
-        task.add_done_callback(self._proposals.discard)
+        self._spawn(self._propose(replica, proposal))
 
     async def _propose(self, replica: Replica, proposal: Proposal) -> None:
         request = alter_partition_request(

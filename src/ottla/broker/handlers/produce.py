@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ottla.broker.admission import admit
 from ottla.broker.dispatch import RequestContext, handles
@@ -27,6 +27,26 @@ TopicReply = ProduceResponse.TopicProduceResponse
 PartitionReply = TopicReply.PartitionProduceResponse
 ALL = -1
 ADMIN_CLIENT_ID = "__admin_client"  # the one client id that Kafka lets write to internal topics
+
+
+class Waiting(NamedTuple):
+    """An append that is not safe yet: replicas must have it, or the disk (`flush.messages`)."""
+
+    replica: Replica
+    leader_epoch: int
+    reply: PartitionReply
+    last_offset: int
+    for_replicas: bool
+    for_disk: bool
+
+    def outcome(self) -> ErrorCode | None:
+        """None: not yet."""
+        leader = self.replica.leader
+        if leader is None or self.replica.leader_epoch != self.leader_epoch:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if self.for_disk and self.replica.log.recovery_point <= self.last_offset:
+            return None
+        return leader.acknowledged(self.last_offset + 1) if self.for_replicas else ErrorCode.NONE
 
 
 @handles("Produce", lets_next_start=True)
@@ -47,7 +67,7 @@ async def _produce_later(request: ProduceRequest, context: RequestContext, verif
 
 def _produce(request: ProduceRequest, context: RequestContext, verified: Verified) -> Any:
     replies: list[ProduceResponse.TopicProduceResponse] = []
-    waiting: list[tuple[Replica, PartitionReply, int]] = []
+    waiting: list[Waiting] = []
     now_ms = context.node.world.clock.wall_ms()
     for topic in request.topic_data:
         name = topic.name if context.version < 13 else context.node.topic_name(topic.topic_id)
@@ -73,7 +93,7 @@ def _append(
     topic: str | None,
     data: ProduceRequest.TopicProduceData.PartitionProduceData,
     now_ms: int,
-    waiting: list[tuple[Replica, PartitionReply, int]],
+    waiting: list[Waiting],
     verified: Verified,
 ) -> PartitionReply:
     reply = PartitionReply(index=data.index, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1)
@@ -93,8 +113,10 @@ def _append(
         reply.base_offset = result.first_offset
         reply.log_append_time_ms = result.log_append_time_ms
         reply.log_start_offset = result.log_start_offset
-        if request.acks == ALL and not replica.is_committed(result.last_offset):
-            waiting.append((replica, reply, result.last_offset))
+        for_replicas = request.acks == ALL and not replica.is_committed(result.last_offset)
+        for_disk = replica.flush_if_counted(now_ms)
+        if for_replicas or for_disk:
+            waiting.append(Waiting(replica, replica.leader_epoch, reply, result.last_offset, for_replicas, for_disk))
     except RecordsInvalid as error:
         reply.error_code = error.code
         reply.error_message = error.message
@@ -108,27 +130,20 @@ def _append(
     return reply
 
 
-def _wait(
-    response: ProduceResponse, waiting: list[tuple[Replica, PartitionReply, int]], timeout_ms: int
-) -> asyncio.Future[ProduceResponse]:
+def _wait(response: ProduceResponse, waiting: list[Waiting], timeout_ms: int) -> asyncio.Future[ProduceResponse]:
     """Answer once every partition is committed, or has lost its leader, or the time is up."""
-    epochs = {replica: replica.leader_epoch for replica, _, _ in waiting}
 
     def attempt(final: bool) -> ProduceResponse | None:
         for row in list(waiting):
-            replica, reply, last_offset = row
-            if replica.leader is None or replica.leader_epoch != epochs[replica]:
-                error: ErrorCode | None = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            else:
-                error = replica.leader.acknowledged(last_offset + 1)
+            error = row.outcome()
             if error is None and final:
                 error = ErrorCode.REQUEST_TIMED_OUT
             if error is not None:
                 waiting.remove(row)
-                _fail(reply, error)
+                _fail(row.reply, error)
         return None if waiting else response
 
-    return Parked(attempt, timeout_ms, {replica.watchers for replica, _, _ in waiting}).future
+    return Parked(attempt, timeout_ms, {row.replica.watchers for row in waiting}).future
 
 
 def _fail(reply: PartitionReply, error: ErrorCode) -> None:
