@@ -106,17 +106,17 @@ def heal(world: World) -> None:
         assert replica.machine.leader_id == world.leaders[replica.machine.epoch]
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(12))
 def test_three_voters_and_an_observer_keep_the_laws_and_heal(seed: int) -> None:
     heal(chaos(3, 1, seed, 80))
 
 
-@pytest.mark.parametrize("seed", range(100, 112))
+@pytest.mark.parametrize("seed", range(100, 106))
 def test_five_voters_keep_the_laws_and_heal(seed: int) -> None:
     heal(chaos(5, 0, seed, 80))
 
 
-@pytest.mark.parametrize("seed", range(200, 208))
+@pytest.mark.parametrize("seed", range(200, 204))
 def test_four_voters_keep_the_laws_and_heal(seed: int) -> None:
     heal(chaos(4, 0, seed, 80))
 

@@ -107,6 +107,7 @@ class Replica:
 
     def crash(self) -> None:
         self.is_up = False
+        self.world.reset_connections(self.node_id)
 
     @property
     def end_offset(self) -> int:
@@ -247,6 +248,7 @@ class World:
         self.jobs: list[tuple[int, int, Any, Replica, Any]] = []
         self.serial = 0
         self.tickets: dict[int, tuple[int, int, int, int, Any]] = {}  # ticket → asker, request id, api key, version, life
+        self.asked: dict[int, int] = {}  # ticket → who is to answer
         self.cut: set[frozenset[int]] = set()
         self.delay_ms = (1, 1)
         self.loss = 0.0
@@ -283,6 +285,21 @@ class World:
     def respond(self, node_id: int, ticket: int, message: Any) -> None:
         asker, request_id, api_key, version, life = self.tickets.pop(ticket)
         self.post(node_id, asker, "response", request_id, api_key, version, codec.encode(message, version), life)
+
+    def reset_connections(self, node_id: int) -> None:
+        """A process died: whoever waits for its answer hears so, unless the network between them is cut."""
+        lost = [ticket for ticket, asked in self.asked.items() if asked == node_id and ticket in self.tickets]
+        rows = [self.tickets.pop(ticket) for ticket in lost]
+        under_way = [message for message in self.messages if message.to == node_id and message.kind == "request"]
+        self.messages = [message for message in self.messages if message not in under_way]
+        rows += [(row.sender, row.request_id, row.api_key, row.version, row.life) for row in under_way]
+        for asker, request_id, api_key, version, life in rows:
+            if frozenset({asker, node_id}) not in self.cut:
+                self.serial += 1
+                message = Message(
+                    self.now_ms + 1, self.serial, node_id, asker, "failure", request_id, api_key, version, b"", life
+                )
+                self.messages.append(message)
 
     def later(self, delay_ms: int, job: Any, replica: Replica) -> None:
         self.serial += 1
@@ -330,6 +347,7 @@ class World:
         if message.kind == "request":
             self.serial += 1
             self.tickets[self.serial] = (message.sender, message.request_id, message.api_key, message.version, message.life)
+            self.asked[self.serial] = message.to
             request = codec.decode(api.request, message.version, message.body)
             replica.step(Received(self.serial, request, message.version, wall_ms=self.now_ms))
         else:

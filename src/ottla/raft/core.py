@@ -218,6 +218,11 @@ class Core:
         spread = self.timing.election_timeout_ms
         return self.now_ms + spread + self.random_below(spread)
 
+    def fetch_deadline_ms(self) -> int:
+        """Spread, because followers of a silent leader have last heard from it at the same moment and would split the vote."""
+        timeout_ms = self.timing.fetch_timeout_ms
+        return self.now_ms + timeout_ms + self.random_below(timeout_ms // 8 + 1)
+
     def _enter(self, role: Role) -> None:
         former = self.leader_id, self.epoch
         if isinstance(self.role, Leader):
@@ -284,7 +289,10 @@ class Core:
             self.become_unattached(epoch, leader_id)
             return
         self.persist(QuorumState(epoch, leader_id, self.voted_in(epoch)))
-        self._enter(Follower(epoch, leader_id, self.now_ms + self.timing.fetch_timeout_ms))
+        self._enter(Follower(epoch, leader_id, self.fetch_deadline_ms()))
+        peer = self.peers.get(leader_id)
+        if peer is not None and not peer.failures:
+            peer.backoff_until_ms = 0  # it said a moment ago that it does not lead, and now it does
 
     def become_resigned(self, successors: tuple[int, ...]) -> None:
         self._enter(Resigned(self.epoch, self.election_deadline_ms(), successors, set(self.other_voters())))

@@ -14,7 +14,6 @@ from ottla.raft import messages
 from ottla.raft.core import Core, Pending
 from ottla.raft.events import SnapshotChunk, SnapshotInstalled
 from ottla.raft.log import OffsetAndEpoch
-from ottla.raft.quorum_state import NOBODY
 from ottla.raft.roles import Follower, SnapshotFetch
 
 
@@ -80,8 +79,10 @@ def handle_fetch_answer(core: Core, pending: Pending, response: FetchResponse) -
         return
     if partition.error_code:
         _back_off(core, pending)
+        if partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            leader_lost(core, role)  # it led this epoch and says that it no longer does: it resigned, or was started again
         return
-    role.fetch_deadline_ms = core.now_ms + core.timing.fetch_timeout_ms
+    role.fetch_deadline_ms = core.fetch_deadline_ms()
     role.has_fetched = True
     _take(core, role, pending, partition)
 
@@ -130,7 +131,7 @@ def handle_snapshot_answer(core: Core, pending: Pending, response: FetchSnapshot
         role.snapshot = None  # gone, or muddled: the next fetch names another
         _back_off(core, pending)
         return
-    role.fetch_deadline_ms = core.now_ms + core.timing.fetch_timeout_ms
+    role.fetch_deadline_ms = core.fetch_deadline_ms()
     role.has_fetched = True
     data = partition.unaligned_records
     end_position = role.snapshot.position + len(data)
@@ -148,14 +149,17 @@ def snapshot_installed(core: Core, event: SnapshotInstalled) -> None:
 
 
 def fetch_failed(core: Core, pending: Pending, refused: bool) -> None:
-    """Nobody listens where the leader was: voters ask for an election soon, observers ask others where it went."""
+    """Nobody listens where the leader was: its process is gone."""
     role = core.role
-    if not refused or not isinstance(role, Follower) or pending.node_id != role.leader_id:
-        return
+    if refused and isinstance(role, Follower) and pending.node_id == role.leader_id:
+        leader_lost(core, role)
+
+
+def leader_lost(core: Core, role: Follower) -> None:
+    """Voters ask for an election soon, and not all at the same moment; observers ask others where the leader went."""
     role.has_fetched = False
     if core.is_voter:
         soon_ms = core.now_ms + core.random_below(core.timing.refused_election_spread_ms + 1)
         role.fetch_deadline_ms = min(role.fetch_deadline_ms, soon_ms)
-    elif core.voters or core.bootstrap:
+    else:
         core.become_unattached(role.epoch)
-        assert core.leader_id == NOBODY
