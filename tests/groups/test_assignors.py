@@ -58,7 +58,7 @@ def then(group: GroupSpec, assignment: Assignment, members: dict[str, MemberSpec
     return GroupSpec(kept, {t: v for t, v in group.topics.items() if t in wanted})
 
 
-@pytest.mark.parametrize(("name", "homogeneous", "racks"), product(ASSIGNORS, (True, False), (True, False)))
+@pytest.mark.parametrize(("name", "homogeneous", "racks"), list(product(ASSIGNORS, (True, False), (True, False))))
 def test_every_partition_has_one_owner_that_wants_it(name: str, homogeneous: bool, racks: bool):
     for seed in range(150):
         group = random_group(random.Random(seed), homogeneous, racks)

@@ -226,8 +226,8 @@ def test_a_follower_that_syncs_first_waits_for_the_leader():
         ({"member_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"group": "other"}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"group": ""}, ErrorCode.INVALID_GROUP_ID),
-        ({"protocol_type": "connect"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
-        ({"protocol_name": "sticky"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocol_type": "connect", "protocol_name": "range"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocol_type": "consumer", "protocol_name": "sticky"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
         ({"group_instance_id": "static"}, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
@@ -236,6 +236,15 @@ def test_a_sync_that_cannot_be_is_refused(fields: dict, code: ErrorCode):
     (leader, _), generation = joined(world)
     asked = {"member_id": leader, "generation": generation} | fields
     assert world.answers[world.sync(**asked)].error_code == code
+
+
+def test_a_sync_that_could_name_its_protocol_must():
+    world = World()
+    (leader, _), generation = joined(world)
+    request = wire.SyncGroupRequest(group_id="g", generation_id=generation, member_id=leader)
+    assert world.ask(request, 5).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    request.protocol_type, request.protocol_name = "consumer", "range"
+    assert world.ask(request, 5).error_code == ErrorCode.NONE
 
 
 def test_who_does_not_sync_in_time_is_out_and_the_others_start_again():

@@ -71,9 +71,16 @@ def test_a_first_member_has_everything_with_its_first_heartbeat():
     world = World(topic("t", 4))
     consumer = Consumer(world, "a", ["t"])
     consumer.heartbeat()
-    assert (consumer.epoch, consumer.partitions) == (1, [0, 1, 2, 3])
+    assert (consumer.epoch, consumer.partitions) == (2, [0, 1, 2, 3])
     assert consumer.reply.heartbeat_interval_ms == 5_000
     assert describe(world).group_state == "Stable"
+
+
+def test_a_member_that_subscribes_to_nothing_yet_is_a_member():
+    world = World(topic("t", 4))
+    consumer = Consumer(world, "a", [])
+    consumer.heartbeat()
+    assert (consumer.reply.error_code, consumer.epoch, consumer.partitions) == (ErrorCode.NONE, 1, [])
 
 
 def test_a_group_of_one_two_four_and_five_on_four_partitions():

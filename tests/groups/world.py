@@ -149,9 +149,9 @@ class World:
         self, member_id: str, generation: int, assignments: dict[str, bytes] | None = None, group: str = "g", **fields: Any
     ) -> int:
         given = [SyncGroupRequest.SyncGroupRequestAssignment(member_id=m, assignment=a) for m, a in (assignments or {}).items()]
-        return self.send(
-            SyncGroupRequest(group_id=group, generation_id=generation, member_id=member_id, assignments=given, **fields)
-        )
+        named = {"protocol_type": None, "protocol_name": None} | fields
+        request = SyncGroupRequest(group_id=group, generation_id=generation, member_id=member_id, assignments=given, **named)
+        return self.send(request, 5 if named["protocol_type"] and named["protocol_name"] else 4)
 
     def heartbeat(self, member_id: str, generation: int, group: str = "g", **fields: Any) -> int:
         request = classic.HeartbeatRequest(group_id=group, generation_id=generation, member_id=member_id, **fields)

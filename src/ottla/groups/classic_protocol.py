@@ -27,6 +27,7 @@ from ottla.protocol.messages.classic_groups import (
 )
 
 FIRST_VERSION_WITH_KNOWN_MEMBER_ID = 4  # of JoinGroup (KIP-394)
+FIRST_SYNC_WITH_PROTOCOL = 5
 FIRST_VERSION_THAT_SKIPS_ASSIGNMENT = 9  # of JoinGroup (KIP-814)
 
 
@@ -284,6 +285,12 @@ def sync_phase_ended(group: ClassicGroup, context: Context, draft: Draft) -> Non
 
 
 # SyncGroup -----------------------------------------------------------------------------------------------------------
+
+
+def check_sync(request: SyncGroupRequest, context: Context) -> None:
+    """Whoever can say which protocol it means must say so, before anything else is looked at (KIP-559)."""
+    if context.version >= FIRST_SYNC_WITH_PROTOCOL and (request.protocol_type is None or request.protocol_name is None):
+        raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
 
 def sync(group: ClassicGroup, request: SyncGroupRequest, context: Context, draft: Draft) -> None:

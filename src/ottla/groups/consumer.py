@@ -30,6 +30,7 @@ from ottla.protocol.messages import group_records as stored
 LEAVE_EPOCH = -1
 STATIC_LEAVE_EPOCH = -2
 JOIN_EPOCH = 0
+INITIAL_EPOCH = 1  # so that a member that subscribes to nothing yet has an epoch other than a joining member's
 FIRST_COMMIT_VERSION_WITH_MEMBER_EPOCH = 9
 TOPICS_NEVER_SEEN = -1
 
@@ -86,9 +87,9 @@ class ConsumerGroup:
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
-        self.epoch = 0
+        self.epoch = INITIAL_EPOCH
         self.metadata_hash = 0
-        self.assignment_epoch = 0
+        self.assignment_epoch = INITIAL_EPOCH
         self.assignment_timestamp_ms = 0
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}  # instance id → member id

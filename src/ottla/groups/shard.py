@@ -198,6 +198,7 @@ class GroupShard:
         draft.changes.append(GroupReplaced(group))
 
     def _sync(self, request: classic_wire.SyncGroupRequest, context: Context, draft: Draft) -> None:
+        classic_protocol.check_sync(request, context)
         group = self._members_group(request.group_id).copy()
         classic_protocol.sync(group, request, context, draft)
         draft.changes.append(GroupReplaced(group))

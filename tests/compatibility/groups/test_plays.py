@@ -1,0 +1,40 @@
+"""Every play, word for word: ottla must say what Apache Kafka 4.3 said when the transcripts were written down.
+
+With `-m kafka` Kafka itself is asked again. A play is written down anew with `python -m tests.compatibility.groups.test_plays`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.compatibility.groups.plays import PLAYS
+from tests.compatibility.groups.stage import Stage
+from tests.compatibility.kafka import KafkaPeer
+from tests.compatibility.node import OttlaNode
+
+TRANSCRIPTS = Path(__file__).parent / "transcripts"
+
+
+def perform(address: tuple[str, int], play: Callable[[Stage], None]) -> str:
+    stage = Stage(address)
+    try:
+        play(stage)
+    finally:
+        stage.close()
+    return "\n".join(stage.script) + "\n"
+
+
+@pytest.mark.parametrize("play", PLAYS, ids=lambda play: play.__name__)
+def test_a_play_goes_as_it_goes_with_kafka(system: KafkaPeer | OttlaNode, play: Callable[[Stage], None]) -> None:
+    assert perform(system.address, play) == (TRANSCRIPTS / f"{play.__name__}.txt").read_text()
+
+
+if __name__ == "__main__":
+    TRANSCRIPTS.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, KafkaPeer(Path(folder)) as kafka:
+        for written in PLAYS:
+            (TRANSCRIPTS / f"{written.__name__}.txt").write_text(perform(kafka.address, written))
