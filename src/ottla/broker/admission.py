@@ -7,25 +7,63 @@ headers. Records are unpacked only where a topic demands it: a compacted topic n
 
 from __future__ import annotations
 
+import struct
+
 from ottla.model.errors import ApiError, ErrorCode
-from ottla.records.batch import NO_TIMESTAMP, BatchHeader, check_batches, check_produced
+from ottla.records.batch import LENGTH_PREFIX, MAGIC, NO_TIMESTAMP, BatchHeader, check_batches, check_produced, clear_append_time
 from ottla.records.builder import build_batch
+from ottla.records.compression import ZSTD
 from ottla.records.record import Record, decode_batch
 from ottla.records.validation import RecordRules, check_records
 from ottla.storage.config import LogConfig
 
+FIRST_WITH_ZSTD = 7
+_UP_TO_MAGIC = struct.Struct(">qiib")
+_LEAST_LENGTH = 14  # of the oldest format; Kafka calls less corrupt before it looks at anything else
 Batches = list[tuple[int, BatchHeader]]
 Buffer = bytearray | memoryview
 
 
-def admit(records: memoryview | bytes | None, config: LogConfig, now_ms: int) -> tuple[Buffer, Batches]:
-    """Raises ApiError, or RecordsInvalid with the records at fault."""
+def one_batch(records: memoryview | bytes | None, version: int) -> Batches:
+    """What a request must hold for a partition, whatever the partition: exactly one whole batch that its version allows."""
     if not records:
         raise ApiError(ErrorCode.INVALID_RECORD, "a produce request must hold one record batch for each partition")
-    batches = check_batches(records)
+    try:
+        batches = check_batches(records)
+    except ApiError as error:
+        if _is_cut_or_old(records):
+            raise ApiError(ErrorCode.INVALID_RECORD, error.message) from None
+        raise
     if len(batches) != 1:
         raise ApiError(ErrorCode.INVALID_RECORD, "a produce request must hold exactly one record batch for each partition")
+    codec = batches[0][1].codec
+    if codec > ZSTD or (codec == ZSTD and version < FIRST_WITH_ZSTD):
+        raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {codec} in a produce request of version {version}")
+    return batches
+
+
+def _is_cut_or_old(records: memoryview | bytes) -> bool:
+    """Bytes that end before their batch does are no batch, and a batch of the formats before 2 is not to be sent any more:
+    Kafka calls both invalid, where other nonsense is corrupt."""
+    if len(records) < _UP_TO_MAGIC.size:
+        return True
+    _, length, _, magic = _UP_TO_MAGIC.unpack_from(records)
+    if length < _LEAST_LENGTH or not 0 <= magic <= MAGIC:
+        return False
+    return bool(magic < MAGIC or length + LENGTH_PREFIX > len(records))
+
+
+def admit(
+    records: memoryview | bytes | bytearray | None, batches: Batches, config: LogConfig, now_ms: int
+) -> tuple[Buffer, Batches]:
+    """What a partition's settings ask of the one batch. Raises ApiError, or RecordsInvalid with the records at fault."""
+    assert records is not None
     [(_, header)] = batches
+    if header.is_log_append_time and not config.log_append_time:
+        records = _as_create_time(records)
+        [(_, header)] = batches = check_batches(records)
+    if header.base_offset != 0:
+        raise ApiError(ErrorCode.INVALID_RECORD, f"a produced batch must have the base offset 0, not {header.base_offset}")
     check_produced(header)
     if header.size > config.max_message_bytes:
         raise ApiError(
@@ -35,12 +73,21 @@ def admit(records: memoryview | bytes | None, config: LogConfig, now_ms: int) ->
     unpacked = _check_inside(records, header, config, now_ms)
     if config.codec is not None and config.codec != header.codec:
         return _pack_anew(records, header, unpacked, config)
-    if isinstance(records, memoryview) and not records.readonly:
+    if isinstance(records, bytearray) or (isinstance(records, memoryview) and not records.readonly):
         return records, batches  # part of the frame, which is ours alone: offsets are stamped in place
     return bytearray(records), batches
 
 
-def _check_inside(records: memoryview | bytes, header: BatchHeader, config: LogConfig, now_ms: int) -> list[Record] | None:
+def _as_create_time(records: memoryview | bytes | bytearray) -> bytearray:
+    """Whose timestamps count is the topic's affair; a client that says otherwise is corrected, as Kafka does."""
+    changed = bytearray(records)
+    clear_append_time(changed, 0)
+    return changed
+
+
+def _check_inside(
+    records: memoryview | bytes | bytearray, header: BatchHeader, config: LogConfig, now_ms: int
+) -> list[Record] | None:
     """Decode and check only if something could be wrong; the header's timestamps stand for those of all records."""
     limits = not config.log_append_time
     late = limits and header.max_timestamp - now_ms > config.timestamp_after_max_ms
@@ -58,7 +105,7 @@ def _check_inside(records: memoryview | bytes, header: BatchHeader, config: LogC
 
 
 def _pack_anew(
-    records: memoryview | bytes, header: BatchHeader, unpacked: list[Record] | None, config: LogConfig
+    records: memoryview | bytes | bytearray, header: BatchHeader, unpacked: list[Record] | None, config: LogConfig
 ) -> tuple[Buffer, Batches]:
     assert config.codec is not None
     if unpacked is None:

@@ -185,3 +185,10 @@ def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int
     _ATTRIBUTES.pack_into(buffer, position + _ATTRIBUTES_POSITION, header.attributes | TIMESTAMP_TYPE_BIT)
     _MAX_TIMESTAMP.pack_into(buffer, position + _MAX_TIMESTAMP_POSITION, now_ms)
     _CRC.pack_into(buffer, position + _CRC_POSITION, crc_of(buffer, position, header.size))
+
+
+def clear_append_time(buffer: bytearray | memoryview, position: int) -> None:
+    """Make a batch one whose records have the timestamps their producer gave them."""
+    header = read_header(buffer, position)
+    _ATTRIBUTES.pack_into(buffer, position + _ATTRIBUTES_POSITION, header.attributes & ~TIMESTAMP_TYPE_BIT)
+    _CRC.pack_into(buffer, position + _CRC_POSITION, crc_of(buffer, position, header.size))

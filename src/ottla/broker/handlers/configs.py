@@ -5,10 +5,11 @@ DescribeConfigs: 1 sources and synonyms; 3 types and documentation; 4 flexible. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from itertools import dropwhile
 
 from ottla.broker.dispatch import RequestContext, handles
+from ottla.broker.handlers.metadata import is_topic_name
 from ottla.broker.rules import (
     ALL_BROKERS_SOURCE,
     BROKER_SOURCE,
@@ -20,7 +21,7 @@ from ottla.broker.rules import (
 )
 from ottla.metadata.image import BROKER, CLIENT_METRICS, GROUP, TOPIC
 from ottla.model.errors import ApiError, ErrorCode
-from ottla.model.settings import BROKER_SETTINGS, Setting
+from ottla.model.settings import BROKER_SETTINGS, TOPIC_SETTINGS, Setting, effective
 from ottla.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
@@ -42,17 +43,17 @@ def describe_configs(request: DescribeConfigsRequest, context: RequestContext) -
 def _describe(
     resource: DescribeConfigsRequest.DescribeConfigsResource, request: DescribeConfigsRequest, context: RequestContext
 ) -> Result:
-    result = Result(resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None)
+    result = Result(resource_type=resource.resource_type, resource_name=resource.resource_name, error_message="")
     try:
         own_source, own, is_default = _own(resource.resource_type, resource.resource_name, context)
-        wanted = resource.configuration_keys
+        wanted = resource.configuration_keys or None
         for setting in TABLES.get(resource.resource_type, {}).values():
             if wanted is not None and setting.name not in wanted:
                 continue
             if is_default and setting.name not in own:
                 continue  # the default of all brokers has only what was set
-            synonyms = list(_synonyms(setting, own, own_source, context))
-            result.configs.append(_row(setting, synonyms, resource.resource_type, request, context))
+            synonyms = _synonyms(setting, own, own_source, context)
+            result.configs.append(_row(setting, synonyms, own, resource.resource_type, request, context))
     except ApiError as error:
         result.error_code, result.error_message = error.code, error.message
     return result
@@ -62,6 +63,8 @@ def _own(kind: int, name: str, context: RequestContext) -> tuple[int, Mapping[st
     """What was set for the resource itself, the source that this is, and whether it is the default of all brokers."""
     image = context.node.image
     if kind == TOPIC:
+        if not is_topic_name(name):
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r} cannot be the name of a topic")
         if name not in image.topic_ids:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return TOPIC_SOURCE, image.configs.get((TOPIC, name), {}), False
@@ -80,6 +83,8 @@ def _own(kind: int, name: str, context: RequestContext) -> tuple[int, Mapping[st
     if kind == BROKER_LOGGER:
         return 6, {}, False
     if kind == CLIENT_METRICS:
+        if not name:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
         return 7, image.configs.get((CLIENT_METRICS, name), {}), False
     raise ApiError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
 
@@ -93,40 +98,54 @@ def _is_node(name: str, context: RequestContext) -> bool:
 
 def _synonyms(
     setting: Setting, own: Mapping[str, str], own_source: int, context: RequestContext
-) -> Iterator[tuple[str, str | None, int]]:
-    """Everything that could give the value, the strongest first: the value in force is the first of them."""
-    if setting.name in own:
-        yield setting.name, own[setting.name], own_source
+) -> list[tuple[str, str | None, int]]:
+    """What was set, the strongest first: name, value, source.
+
+    Kafka looks through the layers for every synonym and then drops what comes before the setting's first name: a default of
+    `log.retention.hours` is no synonym of `retention.ms` unless `log.retention.ms` is set too.
+    """
     is_broker = own_source in (BROKER_SOURCE, ALL_BROKERS_SOURCE)
+    names = _FAMILIES.get(setting.name, (setting.name,)) if is_broker else tuple(name for name, _ in setting.synonyms)
     settings = context.node.settings
-    for name, factor in ((setting.name, 1),) if is_broker else setting.synonyms:
-        layers = (
-            (settings.for_this, BROKER_SOURCE),
-            (settings.for_all, ALL_BROKERS_SOURCE),
-            (settings.static, STATIC_SOURCE),
-        )
-        for layer, source in layers:
-            if layer.get(name) is not None and not (is_broker and source == own_source):
-                yield name, BROKER_SETTINGS[name].text(_scaled(layer[name], factor)), source
-        default = BROKER_SETTINGS[name].default
-        if default is not None:
-            yield name, BROKER_SETTINGS[name].text(_scaled(default, factor)), DEFAULT_SOURCE
-    if not is_broker and not setting.synonyms:
-        yield setting.name, setting.text(setting.default), DEFAULT_SOURCE
+    defaults = {name: BROKER_SETTINGS[name].default for name in names}
+    layers = (
+        (settings.for_this, BROKER_SOURCE),
+        (settings.for_all, ALL_BROKERS_SOURCE),
+        (settings.static, STATIC_SOURCE),
+        (defaults, DEFAULT_SOURCE),
+    )
+    found = [
+        (name, BROKER_SETTINGS[name].text(layer[name]), source)
+        for layer, source in layers
+        for name in names
+        if layer.get(name) is not None
+    ]
+    first = setting.name if is_broker else names[0] if names else ""
+    found = list(dropwhile(lambda row: row[0] != first, found))
+    if own_source == ALL_BROKERS_SOURCE:
+        return [row for row in found if row[2] == ALL_BROKERS_SOURCE]
+    if is_broker or setting.name not in own:
+        return found
+    return [(setting.name, own[setting.name], own_source), *found]
 
 
-def _scaled(value: Any, factor: int) -> Any:
-    return value * factor if factor != 1 and value >= 0 else value
+# Broker settings that are one another's synonyms, the finest unit first.
+_FAMILIES = {
+    name: family for setting in TOPIC_SETTINGS.values() for family in [tuple(n for n, _ in setting.synonyms)] for name in family
+}
 
 
 def _row(
     setting: Setting,
     synonyms: list[tuple[str, str | None, int]],
+    own: Mapping[str, str],
     kind: int,
     request: DescribeConfigsRequest,
     context: RequestContext,
 ) -> Row:
     _, value, source = synonyms[0] if synonyms else (setting.name, setting.text(setting.default), DEFAULT_SOURCE)
+    if kind != BROKER:
+        value = setting.text(effective(setting, own, context.node.settings.explicit))
     row = Row(
         name=setting.name,
         value=value,

@@ -21,6 +21,8 @@ from ottla.storage.types import LogSlice
 
 TopicReply = FetchResponse.FetchableTopicResponse
 READ_COMMITTED = 1
+# Errors that are found before a log is looked at. Kafka leaves the aborted transactions empty then, and null after others.
+_BEFORE_THE_LOG = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 @handles("Fetch")
@@ -85,6 +87,8 @@ class _Turn:
                     return data
             else:
                 replica.check_epoch(wanted.current_leader_epoch)
+                if wanted.last_fetched_epoch >= 0 and self._parts(data, replica, wanted):
+                    return data
                 data.preferred_read_replica = self._closest(replica, wanted)
                 if data.preferred_read_replica >= 0:
                     return data
@@ -92,6 +96,8 @@ class _Turn:
         except ApiError as error:
             data.error_code = error.code
             data.high_watermark = -1
+            if error.code not in _BEFORE_THE_LOG:
+                data.aborted_transactions = None
         return data
 
     def _replica(self, topic: str, partition: int) -> Replica:
@@ -109,18 +115,24 @@ class _Turn:
         assert leader is not None
         broker_epoch = self._request.replica_state.replica_epoch
         leader.check_follower(self._follower, broker_epoch, wanted.current_leader_epoch)
-        if wanted.last_fetched_epoch >= 0:
-            found = log.end_offset_for_epoch(wanted.last_fetched_epoch)
-            local = None if found.epoch < 0 else EpochEnd(found.epoch, found.offset)
-            end = divergence(wanted.last_fetched_epoch, wanted.offset, local, log.log_start_offset)
-            if end is not None:
-                data.diverging_epoch = PartitionData.EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
-                data.high_watermark, data.log_start_offset = log.high_watermark, log.log_start_offset
-                return True
+        if wanted.last_fetched_epoch >= 0 and self._parts(data, replica, wanted):
+            return True
         if not self._noted and log.log_start_offset <= wanted.offset <= log.log_end_offset:
             now_ms = int(self._context.node.world.clock.monotonic_ms())
             replica.progress(leader.fetched(self._follower, wanted.offset, wanted.log_start_offset, broker_epoch, now_ms))
         return False
+
+    def _parts(self, data: PartitionData, replica: Replica, wanted: Wanted) -> bool:
+        """Whether what the reader has before its offset is not what is here, and if so says where the logs part."""
+        log = replica.log
+        found = log.end_offset_for_epoch(wanted.last_fetched_epoch)
+        local = None if found.epoch < 0 else EpochEnd(found.epoch, found.offset)
+        end = divergence(wanted.last_fetched_epoch, wanted.offset, local, log.log_start_offset)
+        if end is None:
+            return False
+        data.diverging_epoch = PartitionData.EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
+        data.high_watermark, data.log_start_offset = log.high_watermark, log.log_start_offset
+        return True
 
     def _closest(self, replica: Replica, wanted: Wanted) -> int:
         node = self._context.node
@@ -152,7 +164,8 @@ class _Turn:
         response = FetchResponse(session_id=session.session_id if session else self._new_session())
         topic: FetchResponse.FetchableTopicResponse | None = None
         for wanted, data in results:
-            if session is not None and not wanted.is_news(data):
+            news = wanted.is_news(data)  # also of a new session, which remembers what it was told first
+            if session is not None and not news:
                 continue
             if topic is None or (topic.topic, topic.topic_id) != (wanted.topic, wanted.topic_id):
                 topic = TopicReply(topic=wanted.topic, topic_id=wanted.topic_id)
@@ -178,7 +191,7 @@ class _Turn:
     def _hint_leaders(self, response: FetchResponse) -> None:
         """Tell a reader with stale metadata where to go (KIP-951)."""
         node, version = self._context.node, self._context.version
-        if version < 12:
+        if version < 16:
             return
         leaders = set()
         for topic in response.responses:
@@ -190,7 +203,7 @@ class _Turn:
                             leader_id=state.leader, leader_epoch=state.leader_epoch
                         )
                         leaders.add(state.leader)
-        if version >= 16 and leaders:
+        if leaders and self._follower < 0:
             response.node_endpoints = [
                 FetchResponse.NodeEndpoint(node_id=node_id, host=endpoint.host, port=endpoint.port, rack=rack)
                 for node_id, endpoint, rack in node.endpoints(self._context.listener, leaders)

@@ -14,7 +14,7 @@ from typing import Any
 from ottla.broker.access import cluster_operations, topic_operations
 from ottla.broker.dispatch import RequestContext, handles
 from ottla.metadata.image import NO_LEADER, Partition, Topic
-from ottla.model.errors import ApiError, ErrorCode
+from ottla.model.errors import ErrorCode
 from ottla.model.ids import INTERNAL_TOPICS, ZERO_UUID
 from ottla.protocol.messages.metadata import (
     DescribeClusterRequest,
@@ -32,15 +32,22 @@ BROKERS, CONTROLLERS = 1, 2  # endpoint types
 
 @handles("Metadata")
 def metadata(request: MetadataRequest, context: RequestContext) -> Any:
-    for topic in request.topics or ():
-        if context.version < 12 and topic.name is None:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"Topic name can not be null for version {context.version}")
-        if context.version < 12 and topic.topic_id != ZERO_UUID:
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"Topic IDs are not supported in requests for version {context.version}")
+    if context.version < 12 and any(topic.name is None or topic.topic_id != ZERO_UUID for topic in request.topics or ()):
+        return _refused(request)
     if request.topics is None or (context.version == 0 and not request.topics):
         return _answer([_describe(topic, context) for topic in context.node.image.topics.values()], request, context)
     missing = _to_create(request, context)
     return _create_and_answer(request, context, missing) if missing else _answer(_asked_for(request, context), request, context)
+
+
+def _refused(request: MetadataRequest) -> MetadataResponse:
+    """Topics by id came before brokers could answer for them: each is told so, and nothing else is said."""
+    return MetadataResponse(
+        topics=[
+            TopicReply(error_code=ErrorCode.INVALID_REQUEST, name=topic.name or "", topic_id=topic.topic_id)
+            for topic in request.topics or ()
+        ]
+    )
 
 
 def _to_create(request: MetadataRequest, context: RequestContext) -> list[str]:
@@ -199,8 +206,11 @@ def describe_topic_partitions(
     limit = max(1, min(request.response_partition_limit, context.node.settings["max.request.partition.size.limit"]))
     names = sorted({topic.name for topic in request.topics}) if request.topics else sorted(image.topic_ids)
     if cursor is not None:
-        if cursor.partition_index < 0:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "Cursor partition index must be valid")
+        if cursor.partition_index < 0 or (request.topics and cursor.topic_name not in names):
+            row = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+            return DescribeTopicPartitionsResponse(
+                topics=[row(error_code=ErrorCode.INVALID_REQUEST, name=topic.name) for topic in request.topics]
+            )
         names = [name for name in names if name >= cursor.topic_name]
     response = DescribeTopicPartitionsResponse()
     for name in names:
@@ -224,7 +234,10 @@ def _page(
     if topic_id is None:
         if not fetch_all:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
-            response.topics.append(row(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS))
+            missing = row(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                missing.topic_authorized_operations = topic_operations(context, name)
+            response.topics.append(missing)
         return limit, None
     topic = context.node.image.topics[topic_id]
     indexes = [index for index in sorted(topic.partitions) if index >= first]

@@ -33,13 +33,17 @@ Found = ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionRespons
 def list_offsets(request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
     named = [(topic.name, row.partition_index) for topic in request.topics for row in topic.partitions]
     repeated = {key for key in named if named.count(key) > 1} if len(set(named)) < len(named) else set()
+    refused: set[tuple[str, int]] = set()  # a partition that is asked for twice is refused once
     response = ListOffsetsResponse()
     for topic in request.topics:
         reply = ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name)
         for row in topic.partitions:
             found = Found(partition_index=row.partition_index)
+            if (topic.name, row.partition_index) in refused:
+                continue
             try:
                 if (topic.name, row.partition_index) in repeated:
+                    refused.add((topic.name, row.partition_index))
                     raise ApiError(ErrorCode.INVALID_REQUEST)
                 replica = context.node.replicas.leader(topic.name, row.partition_index)
                 replica.check_epoch(row.current_leader_epoch)

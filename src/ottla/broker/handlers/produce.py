@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any, NamedTuple
 
-from ottla.broker.admission import admit
+from ottla.broker.admission import admit, one_batch
 from ottla.broker.dispatch import RequestContext, handles
 from ottla.broker.purgatory import Parked
 from ottla.broker.replicas import Replica
@@ -26,6 +26,7 @@ from ottla.records.validation import RecordsInvalid
 TopicReply = ProduceResponse.TopicProduceResponse
 PartitionReply = TopicReply.PartitionProduceResponse
 ALL = -1
+_WITHOUT_LOG_START = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.KAFKA_STORAGE_ERROR)
 ADMIN_CLIENT_ID = "__admin_client"  # the one client id that Kafka lets write to internal topics
 
 
@@ -97,6 +98,7 @@ def _append(
     verified: Verified,
 ) -> PartitionReply:
     reply = PartitionReply(index=data.index, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1)
+    log = None
     try:
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
@@ -105,10 +107,12 @@ def _append(
         replica = context.node.replicas.leader(topic, data.index)
         if topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        batches = one_batch(data.records, context.version)
         assert replica.leader is not None
+        log = replica.log
         replica.leader.check_append(request.acks)
         guard = verified.guard(replica.topic_partition)
-        buffer, batches = admit(data.records, replica.log.config, now_ms)
+        buffer, batches = admit(data.records, batches, log.config, now_ms)
         result = replica.append(buffer, batches, now_ms, guard=guard, transaction_version=2 if context.version >= 12 else 1)
         reply.base_offset = result.first_offset
         reply.log_append_time_ms = result.log_append_time_ms
@@ -118,16 +122,22 @@ def _append(
         if for_replicas or for_disk:
             waiting.append(Waiting(replica, replica.leader_epoch, reply, result.last_offset, for_replicas, for_disk))
     except RecordsInvalid as error:
-        reply.error_code = error.code
-        reply.error_message = error.message
+        _refuse(reply, error, log)
         reply.record_errors = [
             PartitionReply.BatchIndexAndErrorMessage(batch_index=row.batch_index, batch_index_error_message=row.message)
             for row in error.errors
         ]
     except ApiError as error:
-        reply.error_code = error.code
-        reply.error_message = error.message
+        _refuse(reply, error, log)
     return reply
+
+
+def _refuse(reply: PartitionReply, error: ApiError, log: Any) -> None:
+    """Kafka tells where the log starts with every error of the log's own judgement, so that a producer sees what was deleted."""
+    reply.error_code = error.code
+    reply.error_message = error.message
+    if log is not None and error.code not in _WITHOUT_LOG_START:
+        reply.log_start_offset = log.log_start_offset
 
 
 def _wait(response: ProduceResponse, waiting: list[Waiting], timeout_ms: int) -> asyncio.Future[ProduceResponse]:

@@ -11,6 +11,9 @@ from typing import Any
 
 from ottla.broker.dispatch import RequestContext, handles
 from ottla.broker.handlers.controller import decide
+from ottla.broker.handlers.metadata import is_topic_name
+from ottla.metadata.image import BROKER, TOPIC
+from ottla.model.errors import ApiError, ErrorCode
 
 FORWARDED = (
     "CreateTopics",
@@ -31,6 +34,38 @@ async def forward(request: Any, context: RequestContext) -> Any:
     return await context.node.quorum.ask(request, context.version)
 
 
+async def alter_configs(request: Any, context: RequestContext) -> Any:
+    """A broker answers for names that cannot be, and for brokers other than itself: only it could check their settings."""
+    refused = []
+    for resource in list(request.resources):
+        error = _named_wrong(resource.resource_type, resource.resource_name, context)
+        if error is not None:
+            request.resources.remove(resource)
+            refused.append((resource, error))
+    response: Any = await forward(request, context) if request.resources or not refused else context.api.response()
+    for resource, error in refused:
+        row = type(response).AlterConfigsResourceResponse
+        response.responses.append(
+            row(
+                error_code=error.code,
+                error_message=error.message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+        )
+    return response
+
+
+def _named_wrong(kind: int, name: str, context: RequestContext) -> ApiError | None:
+    if kind == TOPIC and not is_topic_name(name):
+        return ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r} cannot be the name of a topic")
+    if kind == BROKER and name.isdecimal() and int(name) != context.node.node_id:
+        return ApiError(
+            ErrorCode.INVALID_REQUEST, f"this is broker {context.node.node_id}: settings of {name} are for {name} to check"
+        )
+    return None
+
+
 for _name in FORWARDED:
-    handles(_name)(forward)
+    handles(_name)(alter_configs if _name.endswith("AlterConfigs") else forward)
     handles(_name, roles=("controller",))(decide)

@@ -77,6 +77,10 @@ def _spoken(error: ErrorCode, version: int, first_that_knows: int) -> ErrorCode:
 @handles("InitProducerId")
 async def init_producer_id(request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse:
     """Without a transactional id anybody may have a producer id, from any broker."""
+    if (request.producer_id >= 0) != (request.producer_epoch >= 0):
+        return InitProducerIdResponse(
+            error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1
+        )  # one without the other
     kind = context.node.transactions
     await kind.have_producer_ids()
     if request.transactional_id is None:
