@@ -15,8 +15,8 @@ _serial = count()
 
 @pytest.fixture(scope="session")
 def kafka_peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaPeer]:
-    """One Apache Kafka 4.3 node for the whole session; tests use topics of their own."""
-    with KafkaPeer(tmp_path_factory.mktemp("kafka")) as peer:
+    """One Apache Kafka 4.3 node for the whole session, with the id ottla's has; tests use topics of their own."""
+    with KafkaPeer(tmp_path_factory.mktemp("kafka"), first_id=1) as peer:
         yield peer
 
 

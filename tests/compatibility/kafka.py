@@ -76,7 +76,7 @@ def run_tool(
 
 
 class KafkaPeer:
-    """A cluster of Apache Kafka nodes in one folder."""
+    """A cluster of Apache Kafka nodes in one folder. Nodes are named by their ids, which begin at `first_id`."""
 
     name = "kafka"
 
@@ -85,11 +85,13 @@ class KafkaPeer:
         folder: Path,
         *,
         nodes: int = 1,
+        first_id: int = 0,
         settings: Mapping[str, str] | None = None,
         options: Sequence[str] = QUICK_START,
         log_level: str = "WARN",
     ) -> None:
         self.folder = folder
+        self.first_id = first_id
         self.options = options
         self.log_level = log_level
         self.settings = dict(settings or {})
@@ -97,9 +99,13 @@ class KafkaPeer:
         self.controller_ports = [free_port() for _ in range(nodes)]
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        for node in range(nodes):
+        for node in self.nodes:
             self._write_properties(node)
             self._format(node)
+
+    @property
+    def nodes(self) -> range:
+        return range(self.first_id, self.first_id + len(self.ports))
 
     @property
     def bootstrap(self) -> str:
@@ -109,18 +115,18 @@ class KafkaPeer:
     def address(self) -> tuple[str, int]:
         return address_of(self.bootstrap)
 
-    def log_directory(self, node: int = 0) -> Path:
-        return self.folder / f"node-{node}" / "data"
+    def log_directory(self, node: int | None = None) -> Path:
+        return self.folder / f"node-{self.first_id if node is None else node}" / "data"
 
     def _write_properties(self, node: int) -> None:
         copies = str(min(3, len(self.ports)))
-        voters = ",".join(f"{index}@127.0.0.1:{port}" for index, port in enumerate(self.controller_ports))
-        listeners = f"PLAINTEXT://127.0.0.1:{self.ports[node]}"
+        voters = ",".join(f"{node}@127.0.0.1:{self.controller_ports[node - self.first_id]}" for node in self.nodes)
+        listeners = f"PLAINTEXT://127.0.0.1:{self.ports[node - self.first_id]}"
         properties = {
             "process.roles": "broker,controller",
             "node.id": str(node),
             "controller.quorum.voters": voters,
-            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{self.controller_ports[node]}",
+            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{self.controller_ports[node - self.first_id]}",
             "advertised.listeners": listeners,
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -148,13 +154,13 @@ class KafkaPeer:
         self.processes[node] = process.start(command, folder / "output.log", cwd=folder)
 
     def start(self) -> Self:
-        for node in range(len(self.ports)):
+        for node in self.nodes:
             self.start_node(node)
         self.wait_ready()
         return self
 
     def wait_ready(self) -> None:
-        for node, port in enumerate(self.ports):
+        for node, port in zip(self.nodes, self.ports, strict=True):
             wait_until(
                 f"Kafka node {node} serving",
                 lambda port=port: serves(("127.0.0.1", port), len(self.ports)),

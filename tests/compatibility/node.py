@@ -42,12 +42,12 @@ class OttlaNode:
     def data(self) -> Path:
         return self.folder / "data"
 
-    def log_directory(self, node: int = 0) -> Path:
+    def log_directory(self, node: int = 1) -> Path:
         return self.data / f"node-{node}"
 
     @property
     def command(self) -> list[str]:
-        run = [sys.executable, "-c", "from ottla.cli.main import main; main()", "up"]
+        run = [sys.executable, "-P", "-m", "ottla", "up"]
         options = [part for name, value in self.settings.items() for part in ("--set", f"{name}={value}")]
         return [*run, "--port", str(self.port), "--data", str(self.data), *options]
 
