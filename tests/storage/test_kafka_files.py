@@ -124,7 +124,7 @@ def test_transaction_indexes_we_rebuild_are_byte_for_byte_those_kafka_wrote() ->
         disk.remove(f"data/transactions-0/{name}")
     disk.remove("data/.kafka_cleanshutdown")
     disk.remove("data/recovery-point-offset-checkpoint")
-    loaded(disk)
+    loaded(disk).close(NOW)
     assert {name: disk.read_all(f"data/transactions-0/{name}") for name in names} == theirs
 
 

@@ -22,7 +22,7 @@ CONFIG = LogConfig(
     retention_ms=-1,
     file_delete_delay_ms=50,
     min_cleanable_dirty_ratio=0.0,
-    delete_retention_ms=10**9,
+    delete_retention_ms=10**15,
 )
 Row = tuple[int, int, bytes, bytes | None]  # offset, timestamp, key, value
 

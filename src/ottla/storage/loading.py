@@ -40,7 +40,7 @@ class Loaded(NamedTuple):
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
-    created: bool  # the active segment is new, and its name not yet durable
+    unsynced: set[str]  # files written while loading, to be synced with the next flush
 
 
 class Loader:
@@ -50,6 +50,7 @@ class Loader:
         self._config = config
         self._open_files = open_files
         self._now_ms = now_ms
+        self._unsynced: set[str] = set()
 
     def load(self, *, clean: bool, recovery_point: int, log_start_offset: int) -> Loaded:
         self._disk.make_directory(self._directory)
@@ -70,16 +71,16 @@ class Loader:
             end_offset, producers = log_start_offset, None
             taken.drop(list(taken.offsets))
             epochs.clear()
-        created = not len(segments)
-        if created:
+        if not len(segments):
             segments.add(self._create(end_offset))
+            self._unsynced.add(segments.active.path(files.LOG))
         segments.active.active = True
         log_start_offset = max(log_start_offset, segments.first.base_offset)
         if not clean:
             epochs.truncate_end(end_offset)
             epochs.truncate_start(log_start_offset)
         recovery_point = end_offset if clean else min(recovery_point, end_offset)
-        return Loaded(segments, epochs, taken, producers, log_start_offset, end_offset, recovery_point, created)
+        return Loaded(segments, epochs, taken, producers, log_start_offset, end_offset, recovery_point, self._unsynced)
 
     def _path(self, offset: int, kind: str) -> str:
         return f"{self._directory}/{file_name(offset, kind)}"
@@ -158,11 +159,13 @@ class Loader:
         while slot < len(segments):
             segment = segments[slot]
             taken.take(segment.base_offset, producers.entries)
+            segment.active = slot == len(segments) - 1
             torn, new_epochs = self._recover_segment(segment, producers, epochs)
             noted |= new_epochs
             if torn:
                 segments.remove([later for later in segments if later.base_offset > segment.base_offset], self._now_ms, 0)
                 segments.purge(self._now_ms)
+                segment.active = True
             slot += 1
         if noted:
             epochs.save()
@@ -188,7 +191,9 @@ class Loader:
             segment.file.truncate(end)
             segment.size = end
         times.append(*largest)
-        segment.adopt_indexes(index, times, largest)
+        changed = segment.adopt_indexes(index, times, largest)
+        if changed is not None:
+            self._unsynced.add(changed)
         return torn > 0, noted
 
     def _follow(self, producers: ProducerStates, header: BatchHeader, content: memoryview, segment: Segment | None) -> None:

@@ -6,7 +6,7 @@ fails an append answers KAFKA_STORAGE_ERROR and leaves the log as it was, so tha
 Invariants:
 - log_start_offset ≤ last_stable_offset ≤ high_watermark ≤ log_end_offset, recovery_point ≤ log_end_offset;
 - batches are in offset order, each whole, with gaps only where compaction or truncation left them;
-- everything below the recovery point has been synced, its indexes, snapshots and leader epochs included;
+- everything below the recovery point has been synced, its transaction indexes and leader epochs included;
 - a producer's state is that of the batches below the log end offset, no more and no less.
 """
 

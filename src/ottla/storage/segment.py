@@ -173,20 +173,19 @@ class Segment:
         self._index = OffsetIndex.load(self.base_offset, self._disk.read_all(self.path(files.INDEX)))
         self._time_index = TimeIndex.load(self.base_offset, self._disk.read_all(self.path(files.TIME_INDEX)))
 
-    def save_indexes(self, *, final: bool = False) -> list[str]:
-        """Brings the index files up to date; those that changed. `final`: the largest timestamp gets its entry, as when sealing."""
+    def save_indexes(self, *, final: bool = False) -> str | None:
+        """Brings the index files up to date. `final`: the largest timestamp gets its entry, as when sealing.
+
+        Returns the transaction index's path when it changed, for syncing: it alone is not checked by whoever reads it, and without
+        an entry aborted records would show. The other two are hints that a reader checks and rebuilds.
+        """
         if self._index is None or self._time_index is None:
-            return []
+            return None
         if final:
             self._time_index.append(*self.max_timestamp)
-        changed = []
-        if save(self._disk, self.path(files.INDEX), self._index, 8):
-            changed.append(self.path(files.INDEX))
-        if save(self._disk, self.path(files.TIME_INDEX), self._time_index, 12):
-            changed.append(self.path(files.TIME_INDEX))
-        if self.transactions.save():
-            changed.append(self.path(files.TRANSACTION_INDEX))
-        return changed
+        save(self._disk, self.path(files.INDEX), self._index, 8)
+        save(self._disk, self.path(files.TIME_INDEX), self._time_index, 12)
+        return self.path(files.TRANSACTION_INDEX) if self.transactions.save() else None
 
     def seal(self) -> None:
         """It is no longer the last segment: indexes go to disk, memory is given back."""
@@ -208,16 +207,16 @@ class Segment:
         times.append(largest, largest_offset)
         self.adopt_indexes(index, times, (largest, largest_offset))
 
-    def adopt_indexes(self, index: OffsetIndex, times: TimeIndex, max_timestamp: tuple[int, int]) -> None:
-        for kind in (files.INDEX, files.TIME_INDEX):
-            if self._disk.exists(self.path(kind)):
-                self._disk.remove(self.path(kind))
+    def adopt_indexes(self, index: OffsetIndex, times: TimeIndex, max_timestamp: tuple[int, int]) -> str | None:
+        """Replaces whatever was there. An active segment's reach the disk with the next flush. Returns as `save_indexes`."""
         self._max_timestamp = max_timestamp
         self.bytes_since_index = 0
         self._index, self._time_index = index, times
-        self.save_indexes()
-        if not self.active:
-            self._index = self._time_index = None
+        if self.active:
+            return None
+        changed = self.save_indexes()
+        self._index = self._time_index = None
+        return changed
 
     def indexes_exist(self) -> bool:
         return self._disk.exists(self.path(files.INDEX)) and self._disk.exists(self.path(files.TIME_INDEX))

@@ -80,7 +80,7 @@ class LogState:
         self.uncleanable = False
         self._places = Places()
         # Small files written since the last flush. A new segment's name is made durable with it.
-        self._to_sync = {loaded.segments.active.path(files.LOG)} if loaded.created else set()
+        self._to_sync = loaded.unsynced
         self._flush_wanted = False
         self._last_flush_ms = now_ms
         self._jitter_seed = crc32(str(topic_partition).encode())
@@ -177,11 +177,11 @@ class LogState:
         base_offset = max(base_offset, self.log_end_offset)
         if not old.size and old.base_offset == base_offset:
             return old
-        old.save_indexes(final=True)
+        self._sync_later(old.save_indexes(final=True))
         self._take_snapshot(base_offset)
         new = Segment.create(self._disk, self.directory, base_offset, self._open_files, now_ms, self.config.index_interval_bytes)
         old.seal()
-        self._to_sync.update(old.paths())
+        self._to_sync.add(new.path(files.LOG))
         self._segments.add(new)
         self._flush_wanted = True
         return new
@@ -198,7 +198,10 @@ class LogState:
         return False
 
     def _take_snapshot(self, offset: int) -> None:
-        path = self._snapshots.take(offset, self._state.entries)
+        """Not synced: it has a checksum, and a lost one is made up for by an older one and the batches after it."""
+        self._snapshots.take(offset, self._state.entries)
+
+    def _sync_later(self, path: str | None) -> None:
         if path is not None:
             self._to_sync.add(path)
 
@@ -305,7 +308,7 @@ class LogState:
         """Brings index files up to date and says what to sync. Run the job on a worker thread, then `complete_flush`."""
         try:
             for slot in range(self._segments.floor(self.recovery_point), len(self._segments)):
-                self._to_sync.update(self._segments[slot].save_indexes())
+                self._sync_later(self._segments[slot].save_indexes())
             if self._epochs.dirty:
                 self._to_sync.add(self._epochs.path)
                 self._epochs.dirty = False
@@ -341,7 +344,7 @@ class LogState:
     def close(self, now_ms: int) -> None:
         """Flushes, trims and writes the producer snapshot, so that the next open with clean=True scans nothing."""
         try:
-            self._to_sync.update(self._segments.active.save_indexes(final=True))
+            self._sync_later(self._segments.active.save_indexes(final=True))
             if self.log_end_offset > self.recovery_point or self._to_sync or self._epochs.dirty:
                 self._take_snapshot(self.log_end_offset)
                 self.flush(now_ms)
