@@ -47,6 +47,7 @@ class TransactionKind(Kind):
     def __init__(self, node: Node) -> None:
         self._node = node
         self._allocating: asyncio.Task[None] | None = None
+        self._unfinished: dict[str, asyncio.Future[None]] = {}  # decided transactions whose markers are on their way
         self.producer_ids = ProducerIds()
         self.markers = MarkerSender(node, self._is_coordinator, self._written)
         self._peers = Peers(node.world.network, f"broker-{node.node_id}-transactions")
@@ -96,7 +97,22 @@ class TransactionKind(Kind):
     # Markers -------------------------------------------------------------------------------------------------------------
 
     def perform(self, coordinator: Coordinator, effect: Markers) -> None:
+        name = effect.transactional_id
+        if name not in self._unfinished:
+            self._unfinished[name] = asyncio.get_running_loop().create_future()
         self.markers.send(coordinator.replica.topic_partition.partition, coordinator.epoch, effect)
+
+    async def finished(self, transactional_id: str) -> bool:
+        """Wait a moment for the markers of the transaction before. A client told to come back would wait for longer.
+
+        False: there is none here, or its markers take too long.
+        """
+        waiting = self._unfinished.get(transactional_id)
+        if waiting is None:
+            return False
+        limit_ms = self._node.settings["add.partitions.to.txn.retry.backoff.max.ms"]
+        done, _ = await asyncio.wait([waiting], timeout=limit_ms / 1000)
+        return bool(done)
 
     def _coordinator(self, partition: int, epoch: int) -> Coordinator | None:
         try:
@@ -113,6 +129,9 @@ class TransactionKind(Kind):
         if coordinator is not None:
             news = MarkersWritten(markers.transactional_id, markers.producer_id, markers.producer_epoch)
             coordinator.carry_out(coordinator.shard.decide(news, self.context(-1, None)))
+        waiting = self._unfinished.pop(markers.transactional_id, None)
+        if waiting is not None:
+            waiting.set_result(None)
 
     # The machine ---------------------------------------------------------------------------------------------------------
 

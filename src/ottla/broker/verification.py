@@ -96,7 +96,8 @@ async def _wait(
         concurrent = ErrorCode.CONCURRENT_TRANSACTIONS in errors.values()
         if not concurrent or support is not Support.ADD or node.world.clock.monotonic_ms() >= deadline:
             return errors
-        await asyncio.sleep(node.settings["add.partitions.to.txn.retry.backoff.ms"] / 1000)
+        if not await node.transactions.finished(transactional_id):
+            await asyncio.sleep(node.settings["add.partitions.to.txn.retry.backoff.ms"] / 1000)
         try:
             answer = _ask(context, transactional_id, producer_id, producer_epoch, partitions, support)
         except ApiError as error:

@@ -66,6 +66,15 @@ async def _ask(context: RequestContext, transactional_id: str, request: Any) -> 
     return await answer if isinstance(answer, asyncio.Future) else answer
 
 
+async def _begin(context: RequestContext, transactional_id: str, request: Any) -> Any:
+    """The same, for what starts something new: if the transaction before is just being finished, that is waited for."""
+    answer = await _ask(context, transactional_id, request)
+    code = answer.error if isinstance(answer, ProducerIdReply) else answer
+    if code == ErrorCode.CONCURRENT_TRANSACTIONS and await context.node.transactions.finished(transactional_id):
+        answer = await _ask(context, transactional_id, request)
+    return answer
+
+
 def _spoken(error: ErrorCode, version: int, first_that_knows: int) -> ErrorCode:
     older = error == ErrorCode.PRODUCER_FENCED and version < first_that_knows
     return ErrorCode.INVALID_PRODUCER_EPOCH if older else error
@@ -93,7 +102,7 @@ async def init_producer_id(request: InitProducerIdRequest, context: RequestConte
         request.enable2_pc,
         request.keep_prepared_txn,
     )
-    reply: ProducerIdReply = await _ask(context, request.transactional_id, asked)
+    reply: ProducerIdReply = await _begin(context, request.transactional_id, asked)
     return InitProducerIdResponse(
         error_code=_spoken(reply.error, context.version, 4), producer_id=reply.producer_id, producer_epoch=reply.producer_epoch
     )
@@ -117,7 +126,7 @@ async def add_offsets(request: AddOffsetsToTxnRequest, context: RequestContext) 
     count = node.settings["offsets.topic.num.partitions"] if topic_id is None else len(node.image.topics[topic_id].partitions)
     partition = TopicPartition(OFFSETS_TOPIC, partition_for(request.group_id, count))
     identity = (request.transactional_id, request.producer_id, request.producer_epoch)
-    error: ErrorCode = await _ask(context, request.transactional_id, AddPartitions(*identity, frozenset({partition})))
+    error: ErrorCode = await _begin(context, request.transactional_id, AddPartitions(*identity, frozenset({partition})))
     return AddOffsetsToTxnResponse(error_code=_spoken(error, context.version, 2))
 
 
@@ -196,7 +205,7 @@ async def _add_or_verify(transaction: Transaction, context: RequestContext) -> E
         verdict: Errors = await _ask(context, transaction.transactional_id, VerifyPartitions(*identity))
         return verdict
     version = EPOCH_BUMP_AT_END if context.version >= 4 else 0
-    error: ErrorCode = await _ask(context, transaction.transactional_id, AddPartitions(*identity, version))
+    error: ErrorCode = await _begin(context, transaction.transactional_id, AddPartitions(*identity, version))
     return dict.fromkeys(partitions, _spoken(error, context.version, 2))
 
 
