@@ -274,7 +274,8 @@ class Consumer:
             while True:
                 taken: list[ConsumerRecord] = await self._until(lambda: self._take(1), None)
                 if taken:
-                    self._current = self._positions.get(TopicPartition(taken[0].topic, taken[0].partition))
+                    if self._decoding.is_plain:
+                        self._current = self._positions.get(TopicPartition(taken[0].topic, taken[0].partition))
                     return taken[0]
 
     @contextmanager
@@ -323,7 +324,12 @@ class Consumer:
         for step in range(len(keys)):
             position = self._positions[keys[(self._turn + step) % len(keys)]]
             while position.offset is not None and not position.paused and len(taken) < limit:
-                records = position.take(limit - len(taken), self._decoding)
+                try:
+                    records = position.take(limit - len(taken), self._decoding)
+                except OttlaError:
+                    if taken:  # first what can be read; the error is still there at the next poll
+                        return taken
+                    raise
                 if not records:
                     break
                 taken += records

@@ -89,7 +89,7 @@ class Offsets(TopicsAdmin, GroupsAdmin):
             return EARLIEST
         if policy == "latest":
             return LATEST
-        return self._cluster.world.clock.wall_ms() - duration_ms(policy.removeprefix("by_duration:"))
+        return max(0, self._cluster.world.clock.wall_ms() - duration_ms(policy.removeprefix("by_duration:")))
 
     # Commits -----------------------------------------------------------------------------------------------------------
 

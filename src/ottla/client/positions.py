@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 from ottla.client.errors import SerializationFailed
@@ -54,6 +55,10 @@ class Decoding:
     check_crcs: bool
     key: Deserializer | None
     value: Deserializer | None
+
+    @property
+    def is_plain(self) -> bool:
+        return self.key is None and self.value is None
 
 
 class Position:
@@ -131,6 +136,8 @@ class Position:
             if not self._fill(decoding):
                 return []
         taken = self.records[self.index : self.index + limit]
+        if not decoding.is_plain:
+            taken = _deserialized(taken, decoding)
         self.index += len(taken)
         last = taken[-1]
         self.offset, self.epoch = last.offset + 1, last.leader_epoch
@@ -153,7 +160,11 @@ class Position:
             return self._open_chunk()
         position, header = found
         if header.last_offset >= self.offset:
-            self.records, self.index = self._decode(position, header, decoding), 0
+            try:
+                self.records, self.index = self._decode(position, header, decoding.check_crcs), 0
+            except ApiError:
+                self.batches = chain([found], self.batches)  # what cannot be read stays an error until someone seeks past it
+                raise
         return True
 
     def _open_chunk(self) -> bool:
@@ -163,11 +174,11 @@ class Position:
         self.batches = visible_batches(self.current.data, self.current.aborted)
         return True
 
-    def _decode(self, position: int, header: BatchHeader, decoding: Decoding) -> list[ConsumerRecord]:
+    def _decode(self, position: int, header: BatchHeader, check_crc: bool) -> list[ConsumerRecord]:
         assert self.current is not None
         assert self.offset is not None
         data = self.current.data
-        if decoding.check_crcs and crc_of(data, position, header.size) != header.crc:
+        if check_crc and crc_of(data, position, header.size) != header.crc:
             raise ApiError(
                 ErrorCode.CORRUPT_MESSAGE, f"{self.key} at offset {header.base_offset}: a record batch with a wrong checksum"
             )
@@ -177,23 +188,8 @@ class Position:
         topic, number = self.key
         append_time, epoch = header.is_log_append_time, header.leader_epoch
         make = tuple.__new__
-        if decoding.key is None and decoding.value is None:
-            return [
-                make(ConsumerRecord, (topic, number, offset, time, key, value, headers, append_time, epoch))
-                for offset, time, key, value, headers in records
-            ]
         return [
-            ConsumerRecord(
-                topic,
-                number,
-                offset,
-                time,
-                _deserialize("key", decoding.key, key, self.key, offset),
-                _deserialize("value", decoding.value, value, self.key, offset),
-                headers,
-                append_time,
-                epoch,
-            )
+            make(ConsumerRecord, (topic, number, offset, time, key, value, headers, append_time, epoch))
             for offset, time, key, value, headers in records
         ]
 
@@ -209,12 +205,28 @@ class Position:
         return chunk
 
 
-def _deserialize(what: str, deserializer: Deserializer | None, data: bytes | None, key: TopicPartition, offset: int) -> Any:
+def _deserialized(records: list[ConsumerRecord], decoding: Decoding) -> list[ConsumerRecord]:
+    """Up to the first that cannot be read; if that is the very first, its error is raised."""
+    made: list[ConsumerRecord] = []
+    for record in records:
+        try:
+            key = _deserialize("key", decoding.key, record.key, record)
+            value = _deserialize("value", decoding.value, record.value, record)
+        except SerializationFailed:
+            if made:
+                return made
+            raise
+        made.append(record._replace(key=key, value=value))
+    return made
+
+
+def _deserialize(what: str, deserializer: Deserializer | None, data: bytes | None, record: ConsumerRecord) -> Any:
     if deserializer is None or data is None:
         return data
     try:
         return deserializer(data)
     except Exception as error:
+        where = f"{record.topic}-{record.partition} offset {record.offset}"
         raise SerializationFailed(
-            f"the {what}_deserializer raised {type(error).__name__} at {key} offset {offset}: {error}; seek past it to go on"
+            f"the {what}_deserializer raised {type(error).__name__} at {where}: {error}; seek past it to go on"
         ) from error

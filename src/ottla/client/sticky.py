@@ -23,8 +23,9 @@ def assign_sticky(
     partitions: Mapping[str, int], members: Sequence[Member], memory: Memory
 ) -> tuple[Assigned, dict[TopicPartition, str] | None]:
     """The assignment, and which partitions change hands (None where that was not kept track of)."""
-    owned, contested = _owned(partitions, members, memory)
     topics = [set(member.subscription.topics) for member in members]
+    partitions = {topic: count for topic, count in partitions.items() if any(topic in each for each in topics)}
+    owned, contested = _owned(partitions, members, memory)
     if all(each == topics[0] for each in topics):
         return _Equal(partitions, owned, contested).build()
     return _General(partitions, owned, members, memory).build(), None
