@@ -8,6 +8,7 @@ import pytest
 from ottla import ApiError, Consumer, TopicPartition
 from ottla.client.errors import ClientClosed, ConcurrentUse, IllegalState, NoOffsetForPartition, SerializationFailed, SettingError
 from ottla.model.errors import ErrorCode
+from tests.client.waiting import poll_forever
 
 
 @pytest.fixture
@@ -94,9 +95,7 @@ async def test_policy_none_is_an_error_and_so_is_an_offset_that_is_not_there(con
         await reader.poll(5000)
     reader.seek((filled, 0), 999)
     with pytest.raises(ApiError) as caught:
-        async with asyncio.timeout(10):
-            while True:
-                await reader.poll(1000)
+        await poll_forever(reader)
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 

@@ -8,7 +8,7 @@ import pytest
 from ottla import ApiError, Consumer, RebalanceListener
 from ottla.client.errors import WaitTimedOut
 from ottla.model.errors import ErrorCode
-from tests.client.waiting import eventually
+from tests.client.waiting import eventually, poll_forever
 
 QUICK = {"heartbeat_interval_ms": 50, "session_timeout_ms": 6000, "retry_backoff_ms": 20}
 PROTOCOLS = ["classic", "consumer"]
@@ -158,9 +158,7 @@ async def test_listener_that_raises_is_heard_in_poll(consumer, topic, name, prot
     reader = await consumer(group_id=name, **settings(protocol))
     reader.subscribe([topic], listener=Broken())
     with pytest.raises(ValueError, match="mine"):
-        async with asyncio.timeout(15):
-            while True:
-                await reader.poll(500)
+        await poll_forever(reader)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -266,9 +264,7 @@ async def test_two_members_without_a_strategy_in_common_are_told(consumer, topic
         second = await consumer(group_id=name, partition_assignment_strategy=["sticky"], **settings("classic"))
         second.subscribe([topic])
         with pytest.raises(ApiError) as caught:
-            async with asyncio.timeout(15):
-                while True:
-                    await second.poll(500)
+            await poll_forever(second)
         assert caught.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 

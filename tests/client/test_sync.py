@@ -58,9 +58,14 @@ def test_transactions_without_asyncio(bootstrap, sync_topic, name):
     with ottla.sync.Producer(bootstrap_servers=bootstrap, transactional_id=name) as producer:
         with producer.transaction():
             producer.send(sync_topic, b"yes")
-        with pytest.raises(ZeroDivisionError), producer.transaction():
-            producer.send(sync_topic, b"no")
-            raise ZeroDivisionError
+
+        def fail():
+            with producer.transaction():
+                producer.send(sync_topic, b"no")
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            fail()
     with ottla.sync.Consumer(
         bootstrap_servers=bootstrap, group_id=name, isolation_level="read_committed", auto_offset_reset="earliest"
     ) as consumer:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from ottla import OttlaError
+from ottla import Consumer, OttlaError
 
 T = TypeVar("T")
 LIMIT_S = 15.0
@@ -27,3 +27,10 @@ async def eventually(ask: Callable[[], Awaitable[T]], is_so: Callable[[T], bool]
         if loop.time() > deadline:
             raise failure
         await asyncio.sleep(0.02)
+
+
+async def poll_forever(consumer: Consumer) -> None:
+    """Polls until it raises, or until that takes too long."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            await consumer.poll(500)

@@ -10,7 +10,7 @@ from ottla.client.admin.base import AdminBase, by_topic, error_of, raise_code, s
 from ottla.client.admin.types import CommittedOffset, GroupDescription, GroupListing, MemberDescription
 from ottla.client.cluster import GROUP
 from ottla.client.errors import VersionUnsupported
-from ottla.client.metadata import Broker
+from ottla.client.metadata import Broker, code_of
 from ottla.client.subscriptions import decode_assignment, decode_subscription
 from ottla.model.errors import ApiError, ErrorCode, ProtocolError
 from ottla.model.ids import TopicPartition
@@ -117,6 +117,10 @@ class GroupsAdmin(AdminBase):
             reply = await connection.request(request, version=connection.version_of(OffsetFetchRequest, LAST_VERSION_WITH_NAMES))
             answer = reply.groups[0] if reply.groups else reply
             raise_code(answer.error_code)
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    if code_of(part.error_code).retriable:  # a transaction that is about to end holds the offset back
+                        raise_code(part.error_code)
             return answer
 
         answer = await self._persist(attempt)
