@@ -288,3 +288,23 @@ def test_kafkas_dump_reads_our_transaction_log(tmp_path: Path) -> None:
     assert [row["transactionStatus"] for row in rows] == [0, 1, 2, 4], "Empty, Ongoing, PrepareCommit, CompleteCommit"
     assert [row["producerEpoch"] for row in rows] == [0, 0, 1, 1]
     assert rows[1]["transactionPartitions"] == [{"topic": "dumped", "partitionIds": [0]}]
+
+
+@pytest.mark.kafka
+def test_the_java_producer_writes_in_transactions(system: System, topic: str) -> None:
+    """Java 4.3 speaks version 2: epochs bumped at each end, partitions added by their leaders."""
+    create(system, topic)
+    done = run_tool(
+        "ProducerPerformance",
+        *("--topic", topic, "--num-records", "2000", "--record-size", "10", "--throughput", "2000"),
+        *("--transactional-id", f"java-{topic}", "--transaction-duration-ms", "50"),
+        *("--producer-props", f"bootstrap.servers={system.bootstrap}"),
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "2000 records sent" in done.stdout
+    assert len(read_all(system, topic)) == 2000
+    talk = Conversation(system.address, topic, f"java-{topic}")
+    state = talk.describe()
+    assert state[1] == "CompleteCommit"
+    assert state[3] > 5, "one epoch for each transaction"
+    talk.close()

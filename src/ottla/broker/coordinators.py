@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ottla.coordinators")
 LOAD_BYTES = 1 << 20
+RETRY_MS = 500  # until a timer's decision that could not be written is tried again
 ACKS_ALL = -1
 NO_PRODUCER = (NO_PRODUCER_ID, -1)
 
@@ -299,7 +300,8 @@ class Coordinator:
         ).first_offset
 
     def _timer_fired(self, key: Any) -> None:
-        self.carry_out(self.kind.expire(self.shard, key, self.kind.context(-1, None)))
+        if not self.carry_out(self.kind.expire(self.shard, key, self.kind.context(-1, None))) and self.is_active:
+            self._timers.set(key, RETRY_MS)  # what is due stays due, however long the log cannot be written
 
     # Replies -------------------------------------------------------------------------------------------------------------
 

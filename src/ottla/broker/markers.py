@@ -97,16 +97,18 @@ class _Work:
 
 IsCoordinator = Callable[[int, int], bool]
 Written = Callable[[int, int, Markers], None]
+Left = Callable[[Markers], None]
 
 
 class MarkerSender:
     """`written(state_partition, coordinator_epoch, markers)` is called when all markers of one transaction are there. If
-    `is_coordinator` says that another took over, the rest is left to it: it sends all of them again."""
+    `is_coordinator` says that another took over, the rest is `left` to it: it sends all of them again."""
 
-    def __init__(self, node: Node, is_coordinator: IsCoordinator, written: Written) -> None:
+    def __init__(self, node: Node, is_coordinator: IsCoordinator, written: Written, left: Left) -> None:
         self._node = node
         self._is_coordinator = is_coordinator
         self._written = written
+        self._left = left
         self._works: set[_Work] = set()
         self._queues: dict[int, list[tuple[_Work, list[TopicPartition]]]] = {}  # by broker
         self._senders: dict[int, asyncio.Task[None]] = {}
@@ -124,8 +126,12 @@ class MarkerSender:
 
     def _is_current(self, work: _Work) -> bool:
         if work in self._works and not self._is_coordinator(work.state_partition, work.coordinator_epoch):
-            self._works.discard(work)
+            self._leave(work)
         return work in self._works
+
+    def _leave(self, work: _Work) -> None:
+        self._works.discard(work)
+        self._left(work.markers)
 
     def _route(self, work: _Work, partitions: list[TopicPartition]) -> None:
         by_broker: dict[int, list[TopicPartition]] = {}
@@ -204,7 +210,7 @@ class MarkerSender:
             log.info(
                 "marker fenced transactional_id=%s partition=%s error=%s", work.markers.transactional_id, partition, outcome.name
             )
-            self._works.discard(work)
+            self._leave(work)
         else:
             self._try_again(work, [partition])
 

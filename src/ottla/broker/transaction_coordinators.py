@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ottla.transactions")
 FEATURE = "transaction.version"
+RETRY_MS = 100
 
 
 class TransactionKind(Kind):
@@ -49,7 +50,7 @@ class TransactionKind(Kind):
         self._allocating: asyncio.Task[None] | None = None
         self._unfinished: dict[str, asyncio.Future[None]] = {}  # decided transactions whose markers are on their way
         self.producer_ids = ProducerIds()
-        self.markers = MarkerSender(node, self._is_coordinator, self._written)
+        self.markers = MarkerSender(node, self._is_coordinator, self._written, self._left)
         self._peers = Peers(node.world.network, f"broker-{node.node_id}-transactions")
 
     def close(self) -> None:
@@ -128,7 +129,14 @@ class TransactionKind(Kind):
         coordinator = self._coordinator(partition, epoch)
         if coordinator is not None:
             news = MarkersWritten(markers.transactional_id, markers.producer_id, markers.producer_epoch)
-            coordinator.carry_out(coordinator.shard.decide(news, self.context(-1, None)))
+            if not coordinator.carry_out(coordinator.shard.decide(news, self.context(-1, None))):
+                # Too few replicas in sync, say. The outcome is decided; that it is done must be written down some time.
+                asyncio.get_running_loop().call_later(RETRY_MS / 1000, self._written, partition, epoch, markers)
+                return
+        self._left(markers)
+
+    def _left(self, markers: Markers) -> None:
+        """Its markers are written, or are no longer ours to write: nobody need wait for them here."""
         waiting = self._unfinished.pop(markers.transactional_id, None)
         if waiting is not None:
             waiting.set_result(None)
