@@ -295,6 +295,23 @@ def test_work_on_a_log_that_was_cut_meanwhile_is_thrown_away() -> None:
     assert not any(name.endswith(".cleaned") for name in disk.list(FOLDER))
 
 
+def test_a_log_that_was_cut_and_grew_to_the_same_shape_is_told_apart() -> None:
+    log = open_log(MemoryDisk(), CONFIG)
+    for number in range(30):
+        append(log, b"old-%02d" % number, key=b"k%02d" % number)
+    log.advance_high_watermark(30)
+    chosen = cleaner.filthiest([log], NOW)
+    assert chosen is not None
+    planned = cleaner.plan(chosen, NOW)
+    cleaned = compact(log._disk, planned)
+    log.truncate_to(10, NOW)
+    for number in range(10, 30):
+        append(log, b"new-%02d" % number, key=b"k%02d" % number)
+    before = records_of(log)
+    assert not cleaner.adopt(log, planned, cleaned, NOW)
+    assert records_of(log) == before
+
+
 def test_a_truncation_below_the_cleaned_part_makes_the_rest_dirty_again() -> None:
     log = open_log(MemoryDisk(), CONFIG)
     fill(log, 60)

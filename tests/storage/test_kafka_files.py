@@ -227,3 +227,43 @@ def test_a_folder_that_a_running_kafka_just_wrote_serves_what_kafka_served(tmp_p
     check_served(directory, expected)
     check_continues(directory)
     directory.close(NOW)
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+def test_kafka_goes_on_in_a_folder_where_we_went_on(tmp_path: Path) -> None:
+    from tests.compatibility.kafka import KafkaPeer
+    from tests.storage.kafka_folder import SETTINGS, TOPICS, consume, fill, wait_until_compacted
+
+    kafka = KafkaPeer(tmp_path, settings=SETTINGS)
+    with kafka:
+        fill(kafka.bootstrap)
+        wait_until_compacted(kafka.log_directory())
+        before = {topic: consume(kafka.bootstrap, topic, "read_committed") for topic in TOPICS}
+    directory = loaded(RealDisk(), str(kafka.log_directory()))
+    directory.broker_epoch = 1
+    ours: dict[str, list[list[Any]]] = {}
+    for topic in TOPICS:
+        log = directory.logs[TopicPartition(topic, 0)]
+        log.config = LogConfig(segment_bytes=1500, index_interval_bytes=200, retention_ms=-1, verify_transactions=False)
+        for row in log.active_producers():
+            if row.current_transaction_start_offset >= 0:
+                log.append_control(row.producer_id, row.producer_epoch, row.coordinator_epoch + 1, False, log.latest_epoch, NOW)
+        first = log.log_end_offset
+        for number in range(40):
+            append(
+                log, b"ours-%d" % number, key=b"o%d" % number, timestamp=NOW + number, codec=number % 5, epoch=log.latest_epoch
+            )
+        for sequence in range(4):
+            send(log, batch(b"t%d" % sequence, key=b"t", producer_id=900, producer_epoch=0, base_sequence=sequence, transactional=True), epoch=log.latest_epoch)  # fmt: skip
+            log.append_control(900, 0, 1, sequence % 2 == 0, log.latest_epoch, NOW)
+        log.advance_high_watermark(log.log_end_offset)
+        ours[topic] = [row for row in served(log, "read_committed") if row[0] >= first]
+        assert len(ours[topic]) == 42
+    directory.close(NOW)
+    with kafka:
+        for topic in TOPICS:
+            assert consume(kafka.bootstrap, topic, "read_committed") == before[topic] + ours[topic], topic
+        output = (tmp_path / "node-0" / "output.log").read_text()
+    assert "ecovering unflushed segment" not in output
+    assert "orrupt" not in output

@@ -74,6 +74,7 @@ def plan(chosen: Candidate, now_ms: int, map_bytes: int = MAP_BYTES) -> Cleaning
     segments = [segment for segment in each.segments if segment.base_offset < chosen.end_offset]
     return CleaningPlan(
         directory=each.directory,
+        truncations=each.truncations,
         segments=tuple((one.base_offset, one.size, each.segments.end_offset(one, each.log_end_offset)) for one in segments),
         first_dirty_offset=chosen.first_dirty_offset,
         end_offset=chosen.end_offset,
@@ -91,7 +92,7 @@ def plan(chosen: Candidate, now_ms: int, map_bytes: int = MAP_BYTES) -> Cleaning
 def adopt(each: Log, planned: CleaningPlan, cleaned: Cleaned, now_ms: int) -> bool:
     """Swap the new segments in. False when the log changed meanwhile (truncated, deleted): the work is thrown away."""
     sizes = {base: size for base, size, _ in planned.segments}
-    whole = all(
+    whole = each.truncations == planned.truncations and all(
         (segment := each.segment_at(base)) is not None and not segment.active and segment.size == sizes[base]
         for group in cleaned.groups
         for base in group.bases
@@ -117,10 +118,13 @@ async def clean_next(logs: Iterable[Log], disk: Disk, workers: Workers, now_ms: 
     try:
         cleaned = await workers.process(compact, disk, planned)
         done = adopt(each, planned, cleaned, now_ms)
-    except (UncleanableLog, ApiError, OSError) as error:
+    except UncleanableLog as error:
         each.uncleanable = True  # until the node starts again: trying on would burn a core for nothing
         log.warning("not compacted log=%s error=%s", each.topic_partition, error)
         return each
+    except (ApiError, OSError) as error:  # a full disk, a log deleted meanwhile: try again after the pause
+        log.warning("not compacted yet log=%s error=%s", each.topic_partition, error)
+        return None
     if done:
         log.info("compacted log=%s until=%d from_bytes=%d to_bytes=%d", each.topic_partition, cleaned.end_offset, cleaned.bytes_read, cleaned.bytes_written)  # fmt: skip
     return each

@@ -45,6 +45,7 @@ class CleaningPlan:
     """Everything the worker needs; pickles."""
 
     directory: str
+    truncations: int  # of the log when the plan was made: cut and written anew, a segment may look the same
     segments: tuple[tuple[int, int, int], ...]  # base offset, size, end offset: sealed, in order, all below `end_offset`
     first_dirty_offset: int
     end_offset: int  # first uncleanable offset, the start of a segment

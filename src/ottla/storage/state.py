@@ -47,6 +47,7 @@ class LogState:
         "recovery_point",
         "topic_id",
         "topic_partition",
+        "truncations",
         "uncleanable",
     )
 
@@ -78,6 +79,7 @@ class LogState:
         self.high_watermark = loaded.log_start_offset
         self.cleaner_offset = -1  # up to where it is compacted; -1: never
         self.uncleanable = False
+        self.truncations = 0
         self._places = Places()
         # Small files written since the last flush. A new segment's name is made durable with it.
         self._to_sync = loaded.unsynced
@@ -284,6 +286,7 @@ class LogState:
 
     def _after_truncation(self, end_offset: int, start_offset: int, now_ms: int) -> None:
         self._places.clear()
+        self.truncations += 1
         self._segments.purge(now_ms)
         self.log_end_offset, self.log_start_offset = end_offset, start_offset
         self.high_watermark = min(max(self.high_watermark, start_offset), end_offset)
