@@ -46,12 +46,16 @@ class Peers:
         connection = self._connections[address] = await asyncio.shield(task)
         return connection
 
-    def close(self) -> None:
+    def disconnect(self) -> None:
+        """Requests under way fail with a NetworkError now; the next ones connect again."""
         for connection in self._connections.values():
             connection.close()
+        self._connections.clear()
+
+    def close(self) -> None:
+        self.disconnect()
         for task in self._connecting.values():
             task.cancel()
-        self._connections.clear()
 
 
 async def refuses(network: Network, host: str, port: int) -> bool:

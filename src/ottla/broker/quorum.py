@@ -282,6 +282,8 @@ class Quorum:
     def _lead_or_follow(self, leadership: events.Leadership) -> None:
         if leadership != self.leader:
             log.info("metadata leader node=%d leader=%d epoch=%d", self._node.node_id, leadership.leader_id, leadership.epoch)
+            # A leader that is cut off never answers: who asked it would wait for the whole time-out while there is another.
+            self._askers.disconnect()
         self._stand_down()
         self.leader = leadership
         self._activate_at = self._log.end_offset if leadership.is_self else None

@@ -30,6 +30,8 @@ Result = TypeVar("Result")
 MAX_BROKERS = 16
 READY_LIMIT_S = 30.0
 LOOK_AGAIN_S = 0.005
+# A test waits for the first election; nodes in one process hear each other within milliseconds.
+QUICK = {"controller.quorum.election.timeout.ms": "100", "controller.quorum.election.backoff.max.ms": "100"}
 
 
 class EmbeddedCluster:
@@ -46,8 +48,13 @@ class EmbeddedCluster:
         plans = plan(brokers, self.directory, port=port)
         cluster_id = cluster_id_in(self.directory) or new_id()
         self.nodes = [
-            EmbeddedNode(each, properties(each, plans, settings or {}), cluster_id, self._switchboard) for each in plans
+            EmbeddedNode(each, properties(each, plans, QUICK | dict(settings or {})), cluster_id, self._switchboard)
+            for each in plans
         ]
+
+    def node(self, node_id: int) -> EmbeddedNode:
+        """Ids begin at 1, as brokers tell them."""
+        return self.nodes[node_id - 1]
 
     @property
     def bootstrap(self) -> str:
@@ -70,7 +77,8 @@ class EmbeddedCluster:
         """Stop every node and remove temporary folders. Nodes that are stopped already stay so."""
         self.heal()
         try:
-            self._together(EmbeddedNode.stop)
+            # Nobody will open temporary folders again, so leaderships need not be handed on nor logs closed.
+            self._together(EmbeddedNode.kill if self._temporary else EmbeddedNode.stop)
         finally:
             if self._temporary:
                 shutil.rmtree(self.directory, ignore_errors=True)
