@@ -108,10 +108,9 @@ class Consumer:
         await self._cluster.close()
 
     async def _leave(self) -> None:
+        await self._wait_for_commits()
         if self._settings["enable_auto_commit"] and self._positions:
             await self._commit_automatically()
-        if self._commits:
-            await asyncio.gather(*self._commits, return_exceptions=True)
         if self._coordination is not None:
             if owned := self._coordination.member.owned:
                 await self._listener.on_partitions_revoked(owned)
@@ -488,7 +487,10 @@ class Consumer:
         await self._offsets.commit(self._commitable(offsets), self._member(), timeout_ms)
 
     def commit_async(self, offsets: Commitable | None = None, callback: CommitCallback | None = None) -> None:
-        """Commit in the background. The callback learns what became of it; it may be a coroutine function."""
+        """Commit in the background, one attempt. The callback learns what became of it; it may be a coroutine function.
+
+        Whoever tries again in the callback must make sure that no newer commit has been made since.
+        """
         self._running()
         rows = self._commitable(offsets)
         _ = self._offsets.group_id
@@ -501,7 +503,7 @@ class Consumer:
     async def _commit_and_tell(self, offsets: Mapping[TopicPartition, CommittedOffset], callback: CommitCallback | None) -> None:
         error: Exception | None = None
         try:
-            await self._offsets.commit(offsets, self._member())
+            await self._offsets.commit_once(offsets, self._member())
         except OttlaError as raised:
             error = raised
             log.info("commit_failed error=%s", raised)
@@ -542,7 +544,7 @@ class Consumer:
 
     def _maybe_commit(self) -> None:
         """Automatic commits happen inside poll: what an earlier poll returned has been dealt with by now."""
-        if not self._settings["enable_auto_commit"] or self._cluster.now_ms() < self._next_commit_ms:
+        if not self._settings["enable_auto_commit"] or self._cluster.now_ms() < self._next_commit_ms or self._commits:
             return
         self._next_commit_ms = self._cluster.now_ms() + self._settings["auto_commit_interval_ms"]
         rows = self._uncommitted()
@@ -559,8 +561,14 @@ class Consumer:
     def _uncommitted(self) -> dict[TopicPartition, CommittedOffset]:
         return {key: row for key, row in self._commitable(None).items() if self._auto_committed.get(key) != row.offset}
 
+    async def _wait_for_commits(self) -> None:
+        """Commits in the background end first, so that none of them can undo what is committed next."""
+        if self._commits:
+            await asyncio.wait(self._commits)
+
     async def _commit_automatically(self) -> None:
         """Before partitions go: wait for it, but not at any price."""
+        await self._wait_for_commits()
         rows = self._uncommitted()
         try:
             await self._offsets.commit(rows, self._member(), self._settings["request_timeout_ms"])

@@ -100,9 +100,18 @@ class Offsets(TopicsAdmin, GroupsAdmin):
             return
 
         async def attempt() -> None:
-            await self._commit_once(offsets, member)
+            await self.commit_once(offsets, member)
 
         await self._cluster.persist(attempt, timeout_ms=timeout_ms)
+
+    async def commit_once(self, offsets: Mapping[TopicPartition, CommittedOffset], member: Member | None) -> None:
+        """One attempt. Commits in the background are never retried: a late one would undo a newer."""
+        try:
+            await self._commit_once(offsets, member)
+        except ApiError as error:
+            if error.retriable:
+                await self._cluster.learn(error)
+            raise
 
     async def _commit_once(self, offsets: Mapping[TopicPartition, CommittedOffset], member: Member | None) -> None:
         connection = await self._cluster.connection(await self._cluster.coordinator(GROUP, self.group_id))

@@ -1,0 +1,309 @@
+"""Clients under faults: what was acknowledged is in the log, once, in order; memory stays within its limit; nothing hangs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from ottla import Admin, ApiError, Consumer, Producer
+from ottla.client.errors import WaitTimedOut
+from ottla.embedded.cluster import EmbeddedCluster
+from tests.client.chaos import Chaos
+from tests.client.conftest import SETTINGS
+from tests.client.waiting import eventually
+
+QUICK = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 50, "reconnect_backoff_ms": 5, "reconnect_backoff_max_ms": 50}
+
+
+async def read_log(bootstrap: str, topic: str, partitions: int = 3) -> dict[int, list[int]]:
+    """Everything in the log, by partition, over a good network."""
+    async with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as reader:
+        parts = [(topic, number) for number in range(partitions)]
+        reader.assign(parts)
+        ends = await reader.end_offsets(parts)
+        found = defaultdict(list)
+        async with asyncio.timeout(30):
+            while any([await reader.position(part) < end for part, end in ends.items()]):
+                for record in await reader.poll(500):
+                    found[record.partition].append(int(record.value))
+        return found
+
+
+class Sending:
+    """A stream of numbered records, and what became of each."""
+
+    def __init__(self, sender: Producer, topic: str, limit: int) -> None:
+        self.sender, self.topic, self.limit = sender, topic, limit
+        self.sent = 0
+        self.acknowledged: set[int] = set()
+        self.failed: dict[int, Exception] = {}
+        self.most_memory = 0
+
+    async def run(self, is_enough: Callable[[], bool] = lambda: True) -> None:
+        """At least `limit` records, and until there was enough trouble; at most a hundred times as many."""
+        for number in range(100 * self.limit):
+            if number >= self.limit and is_enough():
+                break
+            await self.sender.send(
+                self.topic,
+                b"%d" % number,
+                partition=number % 3,
+                on_delivery=lambda metadata, error, number=number: self._heard(number, error),
+            )
+            self.sent += 1
+            self.most_memory = max(self.most_memory, self.sender._accumulator.used)
+            await asyncio.sleep(0)
+        await self.sender.flush()
+
+    def _heard(self, number: int, error: Exception | None) -> None:
+        if error is None:
+            self.acknowledged.add(number)
+        else:
+            self.failed[number] = error
+
+    def judge(self, log: dict[int, list[int]]) -> None:
+        written = {number for numbers in log.values() for number in numbers}
+        assert not self.acknowledged - written, "acknowledged and lost"
+        for numbers in log.values():
+            assert numbers == sorted(set(numbers)), "twice, or out of order"
+        assert len(self.acknowledged) + len(self.failed) == self.sent
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_idempotent_producer_survives_cuts_in_the_middle_of_frames(bootstrap, topic, seed):
+    chaos = Chaos(seed, cut_read=0.15, cut_write=0.1)
+    settings = QUICK | {
+        "batch_size": 300,
+        "linger_ms": 0,
+        "buffer_memory": 20_000,
+        "delivery_timeout_ms": 60_000,
+        "request_timeout_ms": 5000,
+    }
+    async with Producer(bootstrap_servers=bootstrap, **settings) as calm:  # the first connection must come about
+        await calm.partitions_for(topic)
+    sender = Producer(bootstrap_servers=bootstrap, world=chaos.world(), **settings)
+    await eventually(lambda: _started(sender))
+    sending = Sending(sender, topic, 600)
+    async with asyncio.timeout(60):
+        await sending.run(lambda: chaos.cuts > 10)
+    chaos.calm()
+    await sender.close()
+    assert chaos.cuts > 10
+    assert not sending.failed
+    sending.judge(await read_log(bootstrap, topic))
+    assert sending.most_memory <= 20_000
+
+
+async def _started(client) -> bool:
+    await client.start()
+    return True
+
+
+@pytest.mark.parametrize("sessions", [True, False])
+async def test_consumer_survives_cuts_and_returns_each_record_once(bootstrap, producer, topic, sessions):
+    sender = await producer(batch_size=300)
+    for number in range(900):
+        await sender.send(topic, b"%d" % number, partition=number % 3)
+    await sender.flush()
+    chaos = Chaos(7, cut_read=0.3)
+    reader = Consumer(
+        bootstrap_servers=bootstrap,
+        world=chaos.world(),
+        auto_offset_reset="earliest",
+        enable_fetch_sessions=sessions,
+        max_partition_fetch_bytes=1000,
+        **QUICK,
+    )
+    await eventually(lambda: _started(reader))
+    reader.assign([(topic, number) for number in range(3)])
+    found = defaultdict(list)
+    async with asyncio.timeout(60):
+        for _ in range(3):
+            found.clear()
+            reader.seek_to_beginning()
+            while sum(map(len, found.values())) < 900:
+                for record in await reader.poll(500):
+                    found[record.partition].append(int(record.value))
+    chaos.calm()
+    await reader.close()
+    assert chaos.cuts > 3
+    assert all(numbers == list(range(partition, 900, 3)) for partition, numbers in found.items())
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_group_member_survives_cuts_and_commits_what_it_read(bootstrap, producer, topic, name, protocol):
+    sender = await producer()
+    for number in range(300):
+        await sender.send(topic, b"%d" % number, partition=number % 3)
+    await sender.flush()
+    chaos = Chaos(11, cut_read=0.1, cut_write=0.05)
+    settings = QUICK | {
+        "group_id": name,
+        "auto_offset_reset": "earliest",
+        "auto_commit_interval_ms": 20,
+        "group_protocol": protocol,
+    }
+    if protocol == "classic":
+        settings |= {"heartbeat_interval_ms": 50}
+    seen = set()
+    reader = Consumer(bootstrap_servers=bootstrap, world=chaos.world(), **settings)
+    await eventually(lambda: _started(reader))
+    reader.subscribe([topic])
+    async with asyncio.timeout(60):
+        while len(seen) < 300:
+            seen |= {int(record.value) for record in await reader.poll(200, max_records=20)}
+    chaos.calm()
+    await reader.close()
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        committed = await admin.group_offsets(name)
+    assert {offset.offset for offset in committed.values()} == {100}
+
+
+async def test_slow_broker_delays_and_loses_nothing(bootstrap, topic):
+    chaos = Chaos(1)
+    async with Producer(bootstrap_servers=bootstrap, world=chaos.world(), batch_size=200, linger_ms=0, **QUICK) as sender:
+        await sender.partitions_for(topic)
+        chaos.delay_ms = 30
+        sending = Sending(sender, topic, 200)
+        async with asyncio.timeout(60):
+            await sending.run()
+        chaos.calm()
+    assert not sending.failed
+    sending.judge(await read_log(bootstrap, topic))
+
+
+async def test_broker_that_never_answers_ends_in_the_documented_timeout(bootstrap, topic):
+    chaos = Chaos(1)
+    settings = {"delivery_timeout_ms": 600, "request_timeout_ms": 200, "linger_ms": 0, "max_block_ms": 300, "buffer_memory": 3000}
+    sender = Producer(bootstrap_servers=bootstrap, world=chaos.world(), **QUICK, **settings)
+    await sender.start()
+    await sender.send_and_wait(topic, b"0", partition=0)
+    chaos.delay_ms = 1e9
+    delivery = await sender.send(topic, b"1", partition=0)
+    with pytest.raises(WaitTimedOut, match="delivered within 600"):
+        await delivery
+
+    async def fill() -> None:
+        for _ in range(100):
+            await sender.send(topic, bytes(500), partition=0)
+
+    with pytest.raises(WaitTimedOut, match="buffer_memory"):
+        await fill()
+    chaos.calm()
+    chaos.cut_all()
+    await sender.close(5000)
+
+
+async def test_admin_survives_cuts(bootstrap, name):
+    chaos = Chaos(5, cut_read=0.2)
+    admin = Admin(bootstrap_servers=bootstrap, world=chaos.world(), **QUICK)
+    await eventually(lambda: _started(admin))
+    for number in range(10):
+        with suppress(ApiError):  # TOPIC_ALREADY_EXISTS: the first attempt worked and its answer was lost
+            await admin.create_topic(f"{name}-{number}", 1)
+    listed = await admin.list_topics()
+    chaos.calm()
+    await admin.close()
+    assert {f"{name}-{number}" for number in range(10)} <= set(listed)
+    assert chaos.cuts > 0
+
+
+# A cluster that loses brokers ---------------------------------------------------------------------------------------------
+
+
+async def test_broker_killed_and_restarted_while_sending():
+    async with EmbeddedCluster(1, settings=SETTINGS) as cluster:
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            await admin.create_topic("t", 3)
+        sender = Producer(bootstrap_servers=cluster.bootstrap, batch_size=300, linger_ms=0, buffer_memory=20_000, **QUICK)
+        await sender.start()
+        sending = Sending(sender, "t", 1500)
+        running = asyncio.create_task(sending.run())
+        for reached in (200, 700):
+            await eventually(lambda reached=reached: _at(sending, reached))
+            await cluster.wait(cluster.nodes[0].kill)
+            await cluster.wait(cluster.nodes[0].start)
+        async with asyncio.timeout(60):
+            await running
+        await sender.close()
+        assert not sending.failed
+        sending.judge(await read_log(cluster.bootstrap, "t"))
+
+
+async def _at(sending: Sending, reached: int) -> bool:
+    return len(sending.acknowledged) >= reached
+
+
+async def test_leader_killed_while_sending_and_reading():
+    settings = SETTINGS | {"min.insync.replicas": "2"}
+    async with EmbeddedCluster(3, settings=settings) as cluster:
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            await admin.create_topic("t", 3, 3)
+            leader = (await eventually(lambda: admin.describe_topic("t"))).partitions[0].leader
+        sender = Producer(bootstrap_servers=cluster.bootstrap, batch_size=300, linger_ms=0, buffer_memory=20_000, **QUICK)
+        reader = Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", **QUICK)
+        await sender.start()
+        await reader.start()
+        reader.assign([("t", number) for number in range(3)])
+        sending = Sending(sender, "t", 1200)
+        running = asyncio.create_task(sending.run())
+        found = defaultdict(list)
+
+        async def read() -> None:
+            while sum(map(len, found.values())) < 1200:
+                for record in await reader.poll(500):
+                    found[record.partition].append(int(record.value))
+
+        reading = asyncio.create_task(read())
+        await eventually(lambda: _at(sending, 200))
+        victim = next(node for node in cluster.nodes if node.node_id == leader)
+        await cluster.wait(victim.kill)
+        async with asyncio.timeout(60):
+            await running
+            await reading
+        await sender.close()
+        await reader.close()
+        assert not sending.failed
+        assert all(numbers == list(range(partition, 1200, 3)) for partition, numbers in found.items())
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_coordinator_killed_and_the_group_goes_on(protocol):
+    async with EmbeddedCluster(3, settings=SETTINGS) as cluster:
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            await admin.create_topic("t", 3, 3)
+        settings = QUICK | {
+            "group_id": "g",
+            "auto_offset_reset": "earliest",
+            "group_protocol": protocol,
+            "auto_commit_interval_ms": 20,
+        }
+        if protocol == "classic":
+            settings |= {"heartbeat_interval_ms": 50}
+        async with (
+            Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as sender,
+            Consumer(bootstrap_servers=cluster.bootstrap, **settings) as reader,
+            Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin,
+        ):
+            reader.subscribe(["t"])
+            seen: set[int] = set()
+
+            async def until(count: int) -> None:
+                async with asyncio.timeout(60):
+                    while len(seen) < count:
+                        seen.update(int(record.value) for record in await reader.poll(200))
+
+            for number in range(30):
+                await sender.send_and_wait("t", b"%d" % number, partition=number % 3)
+            await until(30)
+            coordinator = (await admin.describe_group("g")).coordinator.id
+            await cluster.wait(next(node for node in cluster.nodes if node.node_id == coordinator).kill)
+            for number in range(30, 60):
+                await sender.send_and_wait("t", b"%d" % number, partition=number % 3)
+            await until(60)
+            await reader.commit()
+            assert {offset.offset for offset in (await admin.group_offsets("g")).values()} == {20}
