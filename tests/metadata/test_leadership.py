@@ -89,7 +89,7 @@ def test_a_broker_that_knows_its_former_epoch_comes_back_as_in_sync_as_it_went()
     epoch = cluster.image.brokers[1].epoch
     assert cluster.beat(1, want_shut_down=True).should_shut_down is False
     assert cluster.beat(1, want_shut_down=True).should_shut_down
-    cluster.register(1, life=2, previous_epoch=epoch)
+    assert cluster.register(1, life=2, previous_epoch=epoch).error_code == 0
     cluster.beat(1)
     assert cluster.show("t") == "leader=1/2 isr=1 replicas=1"
 

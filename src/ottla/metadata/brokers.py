@@ -234,7 +234,10 @@ def heartbeat(state: ControllerState, request: BrokerHeartbeatRequest, context: 
     shutdown_offset = session.shutdown_offset if session is not None else None
     if next_ is _Next.SHUTTING_DOWN and outcome.records:
         shutdown_offset = context.next_offset + len(outcome.records) - 1
-    _extend_session(state, outcome, broker.broker_id, context.now_ms, request.current_metadata_offset, shutdown_offset)
+    if next_ is _Next.GONE:
+        _end_session(outcome, broker.broker_id)  # its successor need not wait for a session that nobody keeps up
+    else:
+        _extend_session(state, outcome, broker.broker_id, context.now_ms, request.current_metadata_offset, shutdown_offset)
     outcome.reply = BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=next_ is _Next.GONE)
     return outcome
 
@@ -245,7 +248,8 @@ def _next(
     if broker.fenced:
         if request.want_shut_down:
             return _Next.GONE
-        return _Next.UNFENCED if caught_up and not request.want_fence else _Next.FENCED
+        may_serve = caught_up and not request.want_fence and not broker.in_controlled_shutdown
+        return _Next.UNFENCED if may_serve else _Next.FENCED
     if session is not None and session.shutdown_offset is not None:
         done = not leads_any(state, broker.broker_id) and session.shutdown_offset <= _lowest_active_offset(state)
         return _Next.GONE if done else _Next.SHUTTING_DOWN

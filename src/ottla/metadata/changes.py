@@ -46,6 +46,7 @@ class PartitionChange:
     recovery_state: int | None = None
     directories: dict[int, bytes] = field(default_factory=dict)
     unclean_replicas: frozenset[int] = frozenset()
+    min_insync_replicas: int | None = None  # given when many partitions of a topic change at once
 
     def build(self) -> PartitionChangeRecord | None:
         target = _Target(self)
@@ -100,7 +101,10 @@ class _Target:
     def remember_eligible(self) -> None:
         if not self.eligible_enabled:
             return
-        if len(self.isr) >= self.change.state.min_insync_replicas(self.change.topic):
+        minimum = self.change.min_insync_replicas
+        if minimum is None:
+            minimum = self.change.state.min_insync_replicas(self.change.topic)
+        if len(self.isr) >= minimum:
             self.eligible = []
             return
         candidates = sorted({*self.eligible, *self.before.isr})

@@ -57,17 +57,30 @@ def leadership_records(
             return False
         return broker_id == come or state.is_active(broker_id)
 
-    records = (_leadership_record(state, located, is_active, gone, unclean) for located in partitions)
-    return [record for record in records if record is not None]
+    rules: dict[bytes, tuple[Election, int]] = {}
+    records: list[MetadataRecord] = []
+    for located in partitions:
+        topic = located[0]
+        if topic.topic_id not in rules:
+            election = Election.UNCLEAN if state.may_elect_unclean(topic.name) else Election.ONLINE
+            rules[topic.topic_id] = (election, state.min_insync_replicas(topic))
+        record = _leadership_record(state, located, is_active, gone, unclean, rules[topic.topic_id])
+        if record is not None:
+            records.append(record)
+    return records
 
 
 def _leadership_record(
-    state: ControllerState, located: Located, is_active: Callable[[int], bool], gone: int | None, unclean: int | None
+    state: ControllerState,
+    located: Located,
+    is_active: Callable[[int], bool],
+    gone: int | None,
+    unclean: int | None,
+    rules: tuple[Election, int],
 ) -> PartitionChangeRecord | None:
     topic, index, partition = located
     change = propose(state, topic, index, partition, is_active)
-    if state.may_elect_unclean(topic.name):
-        change.election = Election.UNCLEAN
+    change.election, change.min_insync_replicas = rules
     if unclean is not None:
         change.unclean_replicas = frozenset({unclean})
     change.isr = [replica for replica in partition.isr if replica not in (gone, unclean)]

@@ -1,0 +1,134 @@
+"""Registration, levels and producer ids: who may take part, and with what."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.metadata.features import BOOTSTRAP_LEVELS
+from ottla.metadata.image import BROKER
+from ottla.metadata.records import LATEST_LEVEL
+from ottla.metadata.state import BrokerUnreachable
+from ottla.model.errors import ErrorCode
+from ottla.protocol.messages.controller import (
+    AllocateProducerIdsRequest,
+    ControllerRegistrationRequest,
+    UpdateFeaturesRequest,
+)
+from ottla.protocol.messages.metadata_records import BeginTransactionRecord, EndTransactionRecord, NoOpRecord
+from tests.metadata.driver import Driver
+
+
+def test_the_first_activation_writes_the_levels_and_a_later_one_nothing() -> None:
+    cluster = Driver()
+    assert isinstance(cluster.log[0], BeginTransactionRecord)
+    assert isinstance(cluster.log[-1], EndTransactionRecord)
+    assert cluster.image.features == BOOTSTRAP_LEVELS
+    assert cluster.image.metadata_version == LATEST_LEVEL
+    assert cluster.image.config(BROKER, "") == {"min.insync.replicas": "1"}
+    again = Driver(cluster.image)
+    assert again.log == []
+
+
+def test_a_brokers_epoch_is_the_offset_of_its_registration() -> None:
+    cluster = Driver()
+    end = len(cluster.log)
+    assert cluster.register(1).broker_epoch == end
+    assert cluster.register(1).broker_epoch == end  # the same life says so again
+    assert cluster.register(1, life=2).broker_epoch == end + 2
+
+
+def test_a_second_process_with_the_id_of_a_living_broker_waits_for_its_session() -> None:
+    cluster = Driver()
+    cluster.start(1)
+    assert cluster.register(1, life=2).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    cluster.sleep(9_000)
+    assert cluster.image.brokers[1].fenced
+    assert cluster.register(1, life=2).error_code == 0
+
+
+def test_a_broker_that_is_surely_gone_may_be_replaced_at_once_but_only_in_that_life() -> None:
+    cluster = Driver()
+    cluster.start(1)
+    former = cluster.image.brokers[1].epoch
+    cluster.kill(1)
+    assert cluster.register(1, life=2).error_code == 0
+    cluster.beat(1)
+    cluster.ask(BrokerUnreachable(1, former))
+    assert not cluster.image.brokers[1].fenced
+
+
+def test_a_stale_heartbeat_changes_nothing() -> None:
+    cluster = Driver()
+    cluster.start(1)
+    reply = cluster.beat(1, broker_epoch=1, want_fence=True)
+    assert reply.error_code == ErrorCode.STALE_BROKER_EPOCH
+    assert not cluster.image.brokers[1].fenced
+    assert cluster.beat(9).error_code == ErrorCode.STALE_BROKER_EPOCH
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"cluster_id": "other"}, ErrorCode.INCONSISTENT_CLUSTER_ID),
+        ({"log_dirs": []}, ErrorCode.INVALID_REGISTRATION),
+        ({"log_dirs": [(10_001).to_bytes(16, "big")]}, ErrorCode.INVALID_REGISTRATION),
+        ({"features": []}, ErrorCode.INVALID_REGISTRATION),
+    ],
+)
+def test_a_node_that_does_not_belong_is_refused(fields: dict[str, object], code: ErrorCode) -> None:
+    cluster = Driver()
+    cluster.start(1)
+    assert cluster.register(2, **fields).error_code == code
+    assert 2 not in cluster.image.brokers
+
+
+def test_a_new_controller_gives_living_brokers_a_whole_session() -> None:
+    cluster = Driver()
+    cluster.start(1, 2)
+    cluster.kill(2)
+    successor = Driver(cluster.image)
+    successor.log = list(cluster.log)
+    assert set(successor.timers) >= {("session", 1)}
+    successor.sleep(8_999)
+    assert not successor.image.brokers[1].fenced
+    successor.sleep(1)
+    assert successor.image.brokers[1].fenced
+
+
+def test_producer_ids_come_in_blocks_that_never_overlap() -> None:
+    cluster = Driver()
+    cluster.start(1, 2)
+    blocks = [
+        cluster.ask(AllocateProducerIdsRequest(broker_id=broker, broker_epoch=cluster.image.brokers[broker].epoch))
+        for broker in (1, 2, 1)
+    ]
+    assert [(block.producer_id_start, block.producer_id_len) for block in blocks] == [(0, 1000), (1000, 1000), (2000, 1000)]
+
+
+def update(cluster: Driver, name: str, level: int, kind: int = 1) -> int:
+    row = UpdateFeaturesRequest.FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=kind)
+    code: int = cluster.ask(UpdateFeaturesRequest(feature_updates=[row])).error_code
+    return code
+
+
+def test_levels_rise_only_where_everybody_follows() -> None:
+    cluster = Driver(bootstrap_features={"metadata.version": 25})
+    cluster.start(1)
+    assert update(cluster, "share.version", 1) == ErrorCode.INVALID_UPDATE_VERSION
+    assert update(cluster, "metadata.version", LATEST_LEVEL) == 0
+    assert update(cluster, "metadata.version", 25, kind=2) == ErrorCode.INVALID_UPDATE_VERSION
+    assert update(cluster, "eligible.leader.replicas.version", 1) == 0
+    assert cluster.image.eligible_leaders_enabled
+    assert cluster.image.config(BROKER, "") == {"min.insync.replicas": "1"}
+    waiting = Driver(quorum_ids=frozenset({1, 2}), bootstrap_features={"metadata.version": 25})
+    assert update(waiting, "metadata.version", LATEST_LEVEL) == ErrorCode.INVALID_UPDATE_VERSION
+    feature = ControllerRegistrationRequest.Feature(name="metadata.version", min_supported_version=7, max_supported_version=30)
+    waiting.ask(ControllerRegistrationRequest(controller_id=2, incarnation_id=b"c" * 16, features=[feature]))
+    assert update(waiting, "metadata.version", LATEST_LEVEL) == 0
+
+
+def test_an_idle_controller_says_so_in_the_log_where_it_is_asked_to() -> None:
+    cluster = Driver(max_idle_interval_ms=500)
+    end = len(cluster.log)
+    cluster.sleep(1_600)
+    assert cluster.log[end:] == [NoOpRecord()] * 3
