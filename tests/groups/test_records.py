@@ -40,6 +40,17 @@ def test_an_offset_with_a_time_to_live_is_written_in_the_version_that_has_the_fi
     assert encoded[-8:] == (9).to_bytes(8, "big")
 
 
+def test_a_members_record_has_kafkas_bytes():
+    """Written by Kafka 4.3. The null behind the last tag is a 0, not a -1 as in line."""
+    value = bytes.fromhex("0000 00 00 04 616e6e 0b 2f3132372e302e302e31 01 03 742a 0000ea60 00 01 00 01 00")
+    key = bytes.fromhex("0005 0001 67 0001 6d")
+    record = decode(key, value)
+    assert record is not None
+    assert record.value.subscribed_topic_regex == "t*"
+    assert record.value.classic_member_metadata is None
+    assert encode(record) == (key, value)
+
+
 def test_a_tombstone_has_a_key_and_nothing_else():
     record = GroupRecord(stored.ConsumerGroupRegularExpressionKey(group_id="g", regular_expression="a.*"), None)
     key, value = encode(record)

@@ -200,7 +200,7 @@ def _read_field(source: _Source, indent: int, target: str, name: str, field: Fie
     elif isinstance(field.kind, type):
         read = source.bind("read_struct", _compile_reader(field.kind, version, flexible))
         if nullable:
-            source.add(indent, "present = buffer[position]", "position += 1", "if present > 127:")
+            source.add(indent, "present = buffer[position]", "position += 1", "if present != 1:")
             source.add(indent + 1, f"{target} = None")
             source.add(indent, "else:")
             indent += 1
@@ -309,11 +309,14 @@ def _compile_writer(struct_: type[Struct], version: int, flexible: bool) -> Writ
     return source.compile("write", f"{struct_.__qualname__} writer v{version}")  # type: ignore[no-any-return]
 
 
-def _write_field(source: _Source, indent: int, value: str, name: str, field: Field, version: int, flexible: bool) -> None:
+def _write_field(
+    source: _Source, indent: int, value: str, name: str, field: Field, version: int, flexible: bool, tagged: bool = False
+) -> None:
     nullable = version in field.nullable
     is_struct = isinstance(field.kind, type) and not field.is_array
+    # Before a struct that may be null stands a byte 1, or -1 in line, but 0 behind a tag: Kafka writes an int8 here and a varint there.
     null = (
-        b"\xff"
+        (b"\x00" if tagged else b"\xff")
         if is_struct
         else b"\x00"
         if flexible
@@ -389,7 +392,7 @@ def _write_tags(source: _Source, tagged: list[tuple[int, str, Field]], version: 
             pack = source.bind("pack", _struct.Struct(">" + _FORMATS[str(field.kind)]).pack)
             source.add(2, f"out({pack}(v))")
         else:
-            _write_field(source, 2, "v", name, field, version, True)
+            _write_field(source, 2, "v", name, field, version, True, tagged=True)
         source.add(2, "out = out_", "body = b''.join(parts)")
         source.add(2, f"tags.append({uvarint(tag)!r} + uvarint(len(body)) + body)")
     source.add(1, "out(uvarint(len(tags)))", "for tag in tags: out(tag)")

@@ -105,7 +105,9 @@ class ConsumerGroupMemberMetadataValue(Message, key=5, versions="0", flexible="0
     subscribed_topic_regex: str | None = string(nullable="0+")
     rebalance_timeout_ms: int = int32(default=-1)
     server_assignor: str | None = string(nullable="0+")
-    classic_member_metadata: ClassicMemberMetadata | None = struct(ClassicMemberMetadata, nullable="0+", default=None, tag=0)
+    # Kafka's definition says `"default": null`, which its generator takes for "none given": left out, it is an empty struct and
+    # makes the member one of the classic protocol. So a null must be written.
+    classic_member_metadata: ClassicMemberMetadata | None = struct(ClassicMemberMetadata, nullable="0+", tag=0)
 
 
 class ConsumerGroupTargetAssignmentMetadataKey(Message, key=6, versions="0"):
@@ -138,7 +140,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(Message, key=8, versions="0"):
 class TopicPartitions(Struct):
     topic_id: bytes = uuid()
     partitions: list[int] = array(int32)
-    assignment_epochs: list[int] | None = array(int32, nullable="0+", default=None, tag=0)
+    assignment_epochs: list[int] | None = array(int32, nullable="0+", tag=0)
 
 
 class ConsumerGroupCurrentMemberAssignmentValue(Message, key=8, versions="0", flexible="0+"):
