@@ -113,3 +113,18 @@ def test_brokers_with_several_directories_tell_where_replicas_went() -> None:
     assert cluster.show("t").startswith("leader=1/0")
     cluster.beat(1, offline_log_dirs=[second])
     assert cluster.show("t").startswith("leader=-1/1")
+
+
+def test_a_broker_whose_directories_are_all_cordoned_gets_no_new_replicas(cluster: Driver) -> None:
+    cluster.beat(4, cordoned_log_dirs=list(cluster.image.brokers[4].directories))
+    cluster.create("new", partitions=8, factor=3)
+    assert all(
+        4 not in partition.replicas for partition in cluster.image.topics[cluster.image.topic_ids["new"]].partitions.values()
+    )
+    cluster.beat(4, cordoned_log_dirs=None)
+    assert cluster.last_records == ()
+    cluster.beat(4, cordoned_log_dirs=[])
+    cluster.create("newer", partitions=8, factor=4)
+    assert all(
+        4 in partition.replicas for partition in cluster.image.topics[cluster.image.topic_ids["newer"]].partitions.values()
+    )

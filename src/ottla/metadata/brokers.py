@@ -22,7 +22,7 @@ from enum import Enum
 
 from ottla.metadata.elections import eligible_on, in_sync_on, leaderless, leadership_records, leads_any
 from ottla.metadata.image import METADATA_VERSION, Broker
-from ottla.metadata.records import LEVEL_3_7_IV2, MetadataRecord
+from ottla.metadata.records import LEVEL_3_7_IV2, LEVEL_4_3_IV0, MetadataRecord
 from ottla.metadata.state import BrokerUnreachable, Context, ControllerState, Outcome, Session, SessionChange
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import uuid_text
@@ -231,6 +231,7 @@ def heartbeat(state: ControllerState, request: BrokerHeartbeatRequest, context: 
         outcome.records += _begin_shutdown(state, broker)
     if not fenced:
         outcome.records += _offline_directories(state, broker, request.offline_log_dirs)
+    outcome.records += _cordoned_directories(state, broker, request.cordoned_log_dirs)
     shutdown_offset = session.shutdown_offset if session is not None else None
     if next_ is _Next.SHUTTING_DOWN and outcome.records:
         shutdown_offset = context.next_offset + len(outcome.records) - 1
@@ -302,6 +303,15 @@ def _offline_directories(state: ControllerState, broker: Broker, offline: Iterab
     change = _change(broker)
     change.log_dirs = [directory for directory in broker.directories if directory not in failed]
     return [*records, change]
+
+
+def _cordoned_directories(state: ControllerState, broker: Broker, cordoned: list[bytes] | None) -> list[MetadataRecord]:
+    """Directories that take no new replicas (KIP-1066); None says nothing about them."""
+    if cordoned is None or state.image.metadata_version < LEVEL_4_3_IV0 or set(cordoned) == set(broker.cordoned or ()):
+        return []
+    change = _change(broker)
+    change.cordoned_log_dirs = list(cordoned)
+    return [change]
 
 
 # Sessions ---------------------------------------------------------------------------------------------------------------
