@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ottla.host.disk import Bytes, File
 
@@ -11,6 +11,7 @@ from ottla.host.disk import Bytes, File
 class Inode:
     def __init__(self) -> None:
         self.content = bytearray()
+        self.synced = b""
         self.modified_ms = 0
 
 
@@ -37,6 +38,7 @@ class MemoryFile:
 
     def sync(self) -> None:
         self._disk.syncs += 1
+        self._inode.synced = bytes(self._inode.content)
 
     def fileno(self) -> int | None:
         return None
@@ -60,6 +62,7 @@ class MemoryDisk:
         self.budget: int | None = None  # bytes that may still be written; None: without limit
         self.fuse: int | None = None  # changes (writes, renames, removals) until the power goes; None: never
         self.syncs = 0
+        self.durable: dict[str, Inode] = {}  # names as of the last sync of their folder
 
     def spend(self, size: int) -> None:
         self._burn()
@@ -81,6 +84,19 @@ class MemoryDisk:
         for path, inode in self.files.items():
             other.files[path] = Inode()
             other.files[path].content = bytearray(inode.content)
+        return other
+
+    def after_power_cut(self, keep: Callable[[int], int]) -> MemoryDisk:
+        """What is left when the power goes: synced names only, and of unsynced bytes as many as `keep` says of how many."""
+        other = MemoryDisk()
+        other.directories = set(self.directories)
+        for path, inode in self.durable.items():
+            survivor = other.files[path] = Inode()
+            common = bytes(inode.content).startswith(inode.synced)
+            extra = inode.content[len(inode.synced) :] if common else b""
+            survivor.content = bytearray(inode.synced + extra[: keep(len(extra))])
+            survivor.synced = bytes(survivor.content)
+            other.durable[path] = survivor
         return other
 
     def open(self, path: str, *, create: bool = False) -> File:
@@ -134,7 +150,12 @@ class MemoryDisk:
         for name in [name for name in self.files if name.startswith(path + "/")]:
             del self.files[name]
 
-    def sync_directory(self, path: str) -> None: ...
+    def sync_directory(self, path: str) -> None:
+        def inside(name: str) -> bool:
+            return name.rpartition("/")[0] == path
+
+        self.durable = {name: inode for name, inode in self.durable.items() if not inside(name)}
+        self.durable |= {name: inode for name, inode in self.files.items() if inside(name)}
 
     def read_all(self, path: str) -> bytes:
         return bytes(self._inode(path).content)
@@ -144,6 +165,9 @@ class MemoryDisk:
         inode = Inode()
         inode.content = bytearray(content)
         self.files[path] = inode
+        if sync:
+            inode.synced = bytes(content)
+            self.durable[path] = inode
 
     def lock(self, path: str) -> _Lock:
         if path in self.locks:

@@ -16,7 +16,7 @@ from ottla.records.batch import check_batches
 from ottla.records.control import visible_batches
 from ottla.records.record import Record, decode_batch
 from ottla.storage import cleaner
-from ottla.storage.compaction import MAP_ENTRY_BYTES, Cleaned, UncleanableLog, compact
+from ottla.storage.compaction import MAP_ENTRY_BYTES, Cleaned, CleaningPlan, UncleanableLog, compact
 from ottla.storage.config import LogConfig
 from ottla.storage.log import Log
 from tests.storage.memory_disk import MemoryDisk, PowerCut
@@ -34,6 +34,12 @@ CONFIG = LogConfig(
 )
 
 
+def adopt(log: Log, planned: CleaningPlan, cleaned: Cleaned, now_ms: int) -> bool:
+    for job in cleaner.adoption(log, planned, cleaned, now_ms):
+        job.run()
+    return log.cleaner_offset == cleaned.end_offset
+
+
 def clean(log: Log, now_ms: int = NOW, map_bytes: int = cleaner.MAP_BYTES) -> Cleaned | None:
     """What `clean_next` does, without a worker."""
     log.advance_high_watermark(log.log_end_offset)
@@ -42,7 +48,7 @@ def clean(log: Log, now_ms: int = NOW, map_bytes: int = cleaner.MAP_BYTES) -> Cl
         return None
     planned = cleaner.plan(chosen, now_ms, map_bytes)
     cleaned = compact(log._disk, planned)
-    assert cleaner.adopt(log, planned, cleaned, now_ms)
+    assert adopt(log, planned, cleaned, now_ms)
     return cleaned
 
 
@@ -261,7 +267,7 @@ def test_a_power_cut_at_every_step_of_the_swap_loses_nothing() -> None:
         crashing.fuse = steps
         try:
             cleaned = compact(crashing, planned)
-            assert cleaner.adopt(victim, planned, cleaned, NOW)
+            assert adopt(victim, planned, cleaned, NOW)
             finished = True
         except PowerCut:
             finished = False
@@ -290,9 +296,27 @@ def test_work_on_a_log_that_was_cut_meanwhile_is_thrown_away() -> None:
     cleaned = compact(disk, planned)
     log.truncate_to(20, NOW)
     before = records_of(log)
-    assert not cleaner.adopt(log, planned, cleaned, NOW)
+    assert not adopt(log, planned, cleaned, NOW)
     assert records_of(log) == before
     assert not any(name.endswith(".cleaned") for name in disk.list(FOLDER))
+
+
+def test_a_truncation_while_the_swap_becomes_durable_wins() -> None:
+    disk = MemoryDisk()
+    log = open_log(disk, CONFIG)
+    fill(log, 60)
+    log.advance_high_watermark(60)
+    chosen = cleaner.filthiest([log], NOW)
+    assert chosen is not None
+    planned = cleaner.plan(chosen, NOW)
+    for job in cleaner.adoption(log, planned, compact(disk, planned), NOW):
+        job.run()
+        log.truncate_to(20, NOW)
+        before = records_of(log)
+    assert records_of(log) == before
+    assert log.cleaner_offset < 20
+    assert not any(name.endswith((".cleaned", ".swap")) for name in disk.list(FOLDER))
+    assert records_of(open_log(disk.copy(), CONFIG)) == before
 
 
 def test_a_log_that_was_cut_and_grew_to_the_same_shape_is_told_apart() -> None:
@@ -308,7 +332,7 @@ def test_a_log_that_was_cut_and_grew_to_the_same_shape_is_told_apart() -> None:
     for number in range(10, 30):
         append(log, b"new-%02d" % number, key=b"k%02d" % number)
     before = records_of(log)
-    assert not cleaner.adopt(log, planned, cleaned, NOW)
+    assert not adopt(log, planned, cleaned, NOW)
     assert records_of(log) == before
 
 

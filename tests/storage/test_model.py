@@ -15,6 +15,7 @@ from ottla.storage.config import LogConfig
 from ottla.storage.log import Log
 from tests.storage.memory_disk import MemoryDisk
 from tests.storage.scene import NOW, batch, open_log, read_bytes, records_of
+from tests.storage.test_compaction import adopt
 
 CONFIG = LogConfig(
     segment_bytes=500,
@@ -114,7 +115,7 @@ class LogAgainstList(RuleBasedStateMachine):
         if chosen is not None:
             planned = cleaner.plan(chosen, self.now)
             cleaned = compact(self.disk, planned)
-            assert cleaner.adopt(self.log, planned, cleaned, self.now)
+            assert adopt(self.log, planned, cleaned, self.now)
             latest = {row[2]: row[0] for row in self.rows if row[0] < cleaned.end_offset}
             self.rows = [row for row in self.rows if row[0] >= cleaned.end_offset or latest[row[2]] == row[0]]
         self.log.config = CONFIG

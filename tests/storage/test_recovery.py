@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from ottla.model.errors import ApiError, ErrorCode
+from ottla.storage import cleaner
+from ottla.storage.compaction import compact
 from ottla.storage.config import LogConfig
 from ottla.storage.log import Log
 from ottla.storage.types import Origin
 from tests.storage.memory_disk import MemoryDisk
 from tests.storage.scene import FOLDER, NOW, append, batch, open_log, read_bytes, send, values_of
+from tests.storage.test_compaction import adopt
 
 CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=150)
 
@@ -201,3 +205,45 @@ def test_transactions_are_rebuilt_with_their_index() -> None:
         again.append_control(3, 0, 0, True, 0, NOW)
         again.advance_high_watermark(end + 1)
         assert again.last_stable_offset == end + 1
+
+
+def test_a_power_cut_that_loses_all_that_was_not_synced_keeps_everything_below_the_recovery_point() -> None:
+    config = replace(CONFIG, segment_bytes=400, compact=True, min_cleanable_dirty_ratio=0.0, verify_transactions=False)
+    for seed in range(40):
+        chance = random.Random(seed)
+        disk = MemoryDisk()
+        log = open_log(disk, config)
+        rows: list[tuple[int, bytes | None]] = []
+        sequence = 0
+        for step in range(chance.randrange(1, 80)):
+            action = chance.random()
+            if action < 0.6:
+                result = append(log, b"%d" % step, key=b"k%d" % chance.randrange(4), epoch=step // 20)
+                rows.append((result.first_offset, b"%d" % step))
+            elif action < 0.75:
+                send(
+                    log,
+                    batch(b"t", key=b"t", producer_id=3, producer_epoch=0, base_sequence=sequence, transactional=True),
+                    epoch=step // 20,
+                )
+                rows.append((log.log_end_offset - 1, b"t"))
+                log.append_control(3, 0, 0, chance.random() < 0.5, step // 20, NOW)
+                sequence += 1
+            elif action < 0.85:
+                log.flush(NOW)
+            else:
+                log.advance_high_watermark(log.log_end_offset)
+                chosen = cleaner.candidate(log, NOW)
+                if chosen is not None:
+                    planned = cleaner.plan(chosen, NOW)
+                    assert adopt(log, planned, compact(disk, planned), NOW)
+        expected = [row for row in values_of(log) if row[0] < log.recovery_point]
+        aborted = log.aborted_transactions(0, log.recovery_point)
+        survivor = disk.after_power_cut(lambda size, luck=chance.random(): int(size * luck))  # type: ignore[misc]
+        again = open_log(survivor, config, recovery_point=log.recovery_point)
+        found = values_of(again)
+        assert again.log_end_offset >= log.recovery_point
+        assert set(expected) <= set(found) <= set(rows), seed
+        assert again.aborted_transactions(0, log.recovery_point) == aborted, seed
+        epochs = [entry for entry in log.epoch_entries if entry[1] < log.recovery_point]
+        assert [entry for entry in again.epoch_entries if entry[1] < log.recovery_point] == epochs

@@ -1,14 +1,14 @@
 """Which log to compact next, and putting the result in its place. The loop's side of `compaction`.
 
-The worker only reads sealed segments and writes `.cleaned` files; everything a reader could notice happens here, between two
-events: `.cleaned` becomes `.swap`, the old segments `.deleted`, `.swap` loses its suffix. `loading` knows what to do when the
-power goes between any two of these renames.
+The worker only reads sealed segments and writes `.cleaned` files. Here `.cleaned` becomes `.swap`; once that is durable, between
+two events, the old segments become `.deleted` and `.swap` loses its suffix. `loading` knows what to do when the power goes
+between any two of these renames.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ottla.host.disk import Disk
@@ -16,7 +16,7 @@ from ottla.host.workers import Workers
 from ottla.model.errors import ApiError
 from ottla.storage.compaction import Cleaned, CleaningPlan, UncleanableLog, compact
 from ottla.storage.config import LONG_MAX
-from ottla.storage.log import Log
+from ottla.storage.log import FlushJob, Log
 
 log = logging.getLogger("ottla.cleaner")
 
@@ -89,21 +89,32 @@ def plan(chosen: Candidate, now_ms: int, map_bytes: int = MAP_BYTES) -> Cleaning
     )
 
 
-def adopt(each: Log, planned: CleaningPlan, cleaned: Cleaned, now_ms: int) -> bool:
-    """Swap the new segments in. False when the log changed meanwhile (truncated, deleted): the work is thrown away."""
-    sizes = {base: size for base, size, _ in planned.segments}
-    whole = each.truncations == planned.truncations and all(
-        (segment := each.segment_at(base)) is not None and not segment.active and segment.size == sizes[base]
-        for group in cleaned.groups
-        for base in group.bases
-    )
-    if not whole or each.directory != planned.directory:
-        each.discard_cleaned()
+def _unchanged(each: Log, planned: CleaningPlan, bases: tuple[int, ...]) -> bool:
+    """Whether the segments that were read are still the ones in the log."""
+    if each.truncations != planned.truncations or each.directory != planned.directory:
         return False
+    sizes = {base: size for base, size, _ in planned.segments}
+    found = [(each.segment_at(base), sizes[base]) for base in bases]
+    return all(segment is not None and not segment.active and segment.size == size for segment, size in found)
+
+
+def adoption(each: Log, planned: CleaningPlan, cleaned: Cleaned, now_ms: int) -> Iterator[FlushJob]:
+    """Swaps the new segments in, one after the other. Each yielded job must have run before it is resumed.
+
+    When the log changed meanwhile (truncated, segments deleted, set aside) the rest of the work is thrown away.
+    """
     for group in cleaned.groups:
-        each.replace_segments(group.bases, group.size, group.has_transactions, now_ms)
+        if not _unchanged(each, planned, group.bases):
+            each.discard_cleaned()
+            return
+        each.begin_swap(group.bases, group.size, group.has_transactions, now_ms)
+        job = each.prepare_flush()
+        yield job
+        each.complete_flush(job, now_ms)
+        if not _unchanged(each, planned, group.bases) or not each.finish_swap(group.bases, now_ms):
+            each.discard_cleaned()
+            return
     each.cleaner_offset = cleaned.end_offset
-    return True
 
 
 async def clean_next(logs: Iterable[Log], disk: Disk, workers: Workers, now_ms: int, map_bytes: int = MAP_BYTES) -> Log | None:
@@ -117,7 +128,8 @@ async def clean_next(logs: Iterable[Log], disk: Disk, workers: Workers, now_ms: 
     each, planned = chosen.log, plan(chosen, now_ms, map_bytes)
     try:
         cleaned = await workers.process(compact, disk, planned)
-        done = adopt(each, planned, cleaned, now_ms)
+        for job in adoption(each, planned, cleaned, now_ms):
+            await workers.thread(job.run)
     except UncleanableLog as error:
         each.uncleanable = True  # until the node starts again: trying on would burn a core for nothing
         log.warning("not compacted log=%s error=%s", each.topic_partition, error)
@@ -125,6 +137,6 @@ async def clean_next(logs: Iterable[Log], disk: Disk, workers: Workers, now_ms: 
     except (ApiError, OSError) as error:  # a full disk, a log deleted meanwhile: try again after the pause
         log.warning("not compacted yet log=%s error=%s", each.topic_partition, error)
         return None
-    if done:
+    if each.cleaner_offset == cleaned.end_offset:
         log.info("compacted log=%s until=%d from_bytes=%d to_bytes=%d", each.topic_partition, cleaned.end_offset, cleaned.bytes_read, cleaned.bytes_written)  # fmt: skip
     return each

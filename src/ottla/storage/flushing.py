@@ -29,8 +29,9 @@ class FlushJob:
         try:
             for file in self.files:
                 file.sync()
-            if self.paths:
+            if self.paths:  # a new name, perhaps that of the folder itself
                 self._disk.sync_directory(self.directory)
+                self._disk.sync_directory(self.directory.rpartition("/")[0] or "/")
         except OSError as error:
             raise storage_error(error, f"flushing {self.directory}") from error
 

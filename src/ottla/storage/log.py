@@ -344,10 +344,8 @@ class Log(LogState):
     def segment_at(self, base_offset: int) -> Segment | None:
         return self._segments.at(base_offset)
 
-    def replace_segments(self, bases: Sequence[int], size: int, has_transactions: bool, now_ms: int) -> None:
-        """Puts the `.cleaned` segment at the first base in the place of all of them, so that a crash leaves all or none of it."""
-        config = self.config
-        old = [segment for base in bases if (segment := self._segments.at(base)) is not None]
+    def begin_swap(self, bases: Sequence[int], size: int, has_transactions: bool, now_ms: int) -> None:
+        """The `.cleaned` segment at the first base is complete: from here on, after the next flush, a crash puts it in its place."""
         new = Segment(
             self._disk,
             self.directory,
@@ -355,22 +353,40 @@ class Log(LogState):
             self._open_files,
             size=size,
             created_ms=now_ms,
-            index_interval=config.index_interval_bytes,
+            index_interval=self.config.index_interval_bytes,
             has_transactions=has_transactions,
             suffix=files.CLEANED,
         )
         try:
             new.rename(files.SWAP)
-            self._places.clear()
-            self._segments.remove(old, now_ms, config.file_delete_delay_ms)
-            new.rename("")
-            self._segments.add(new)
-            self._segments.discard(self._snapshots.retire(list(bases[1:])), now_ms, config.file_delete_delay_ms)
-            self._disk.sync_directory(self.directory)
         except OSError as error:
             raise storage_error(error, f"compacting {self.directory}") from error
+        self._swap = new
+        self._to_sync.add(new.path(files.LOG))
+
+    def finish_swap(self, bases: Sequence[int], now_ms: int) -> bool:
+        """Puts it in the place of the segments at `bases`. The flush between has made `.swap` durable: only now may they go.
+
+        False when a truncation came between and took it away.
+        """
+        new, delay_ms = self._swap, self.config.file_delete_delay_ms
+        if new is None:
+            return False
+        old = [segment for base in bases if (segment := self._segments.at(base)) is not None]
+        try:
+            self._places.clear()
+            self._segments.remove(old, now_ms, delay_ms)
+            new.rename("")
+            self._segments.add(new)
+            self._segments.discard(self._snapshots.retire(list(bases[1:])), now_ms, delay_ms)
+        except OSError as error:
+            raise storage_error(error, f"compacting {self.directory}") from error
+        self._swap = None
+        return True
 
     def discard_cleaned(self) -> None:
+        """The log changed while it was being compacted."""
+        self._abandon_swap()
         for name in self._disk.list(self.directory):
             if name.endswith(files.CLEANED):
                 self._disk.remove(f"{self.directory}/{name}")

@@ -37,6 +37,7 @@ class LogState:
         "_recovery_point_lowered",
         "_segments",
         "_snapshots",
+        "_swap",
         "_to_sync",
         "cleaner_offset",
         "config",
@@ -80,6 +81,7 @@ class LogState:
         self.cleaner_offset = -1  # up to where it is compacted; -1: never
         self.uncleanable = False
         self.truncations = 0
+        self._swap: Segment | None = None  # compaction's result on its way in, named `.swap`
         self._places = Places()
         # Small files written since the last flush. A new segment's name is made durable with it.
         self._to_sync = loaded.unsynced
@@ -249,6 +251,7 @@ class LogState:
             self.truncate_fully_and_start_at(offset, now_ms)
             return True
         try:
+            self._abandon_swap()
             self._lower_recovery_point(offset)
             self._segments.remove([segment for segment in self._segments if segment.base_offset > offset], now_ms, 0)
             segment = self._segments.active
@@ -265,6 +268,7 @@ class LogState:
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Everything goes; the next record will have this offset."""
         try:
+            self._abandon_swap()
             self._lower_recovery_point(offset)
             self._segments.remove(list(self._segments), now_ms, 0)
             self._segments.purge(now_ms)
@@ -276,6 +280,15 @@ class LogState:
             raise storage_error(error, f"truncating {self.directory}") from error
         self._after_truncation(offset, offset, now_ms)
         self.recovery_point = offset
+
+    def _abandon_swap(self) -> None:
+        """Before anything is cut: after a crash a `.swap` would bring back what was cut."""
+        swap, self._swap = self._swap, None
+        if swap is not None:
+            swap.close()
+            for path in swap.paths():
+                if self._disk.exists(path):
+                    self._disk.remove(path)
 
     def _lower_recovery_point(self, offset: int) -> None:
         """Before anything is cut: a crash must not find a recovery point in the middle of what is written next."""
