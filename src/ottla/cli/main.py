@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "produce": ("produce", "Send lines as records."),
     "consume": ("consume", "Print records as lines."),
     "offsets": ("offsets", "Show where partitions begin and end."),
+    "groups": ("groups", "Show groups and their lag, reset their offsets, delete them."),
     "transactions": ("transactions", "Show transactions, and end those that hang."),
     "configs": ("configs", "Show and change the settings of topics, brokers and groups."),
     "records": ("records", "Delete records from the beginning of a log."),
