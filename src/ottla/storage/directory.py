@@ -50,7 +50,7 @@ class LogDirectory:
         self.logs: dict[TopicPartition, Log] = {}
         self.broker_epoch = -1  # of the run that stopped cleanly before this one (KIP-966); set it to this run's before `close`
         self._open_files = OpenFiles(max_open_files)
-        self._loaded = False
+        self._loaded = self._closed = False
         self._outgoing: list[tuple[int, str]] = []  # (due, folder)
         self._written: dict[str, bytes] = {}
 
@@ -234,8 +234,11 @@ class LogDirectory:
     def close(self, now_ms: int) -> None:
         """Closes all logs, writes all checkpoints, then the clean-shutdown marker, and releases the lock.
 
-        The marker is left out when anything could not be written: the next start then recovers.
+        The marker is left out when anything could not be written: the next start then recovers. A second call does nothing.
         """
+        if self._closed:
+            return
+        self._closed = True
         try:
             if self._loaded:
                 for each in self.logs.values():
