@@ -1,0 +1,161 @@
+"""The options of a source or sink: the names of Spark's Kafka connector, checked, with the nearest right one offered.
+
+In: Spark's option map (names without regard to case). Out: one frozen value that pickles to executors.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from ottla.client.settings import CommonSettings, ConsumerSettings, ProducerSettings
+from ottla.model.errors import OttlaError
+
+EARLIEST, LATEST = -2, -1
+Offsets = dict[str, dict[int, int]]  # topic → partition → offset; EARLIEST and LATEST stand for themselves
+
+_NAMES = (
+    "bootstrap.servers", "subscribe", "subscribePattern", "assign", "topic", "startingOffsets", "endingOffsets",
+    "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger", "maxTriggerDelay", "includeHeaders", "isolation.level", "group.id", "groupIdPrefix", "pushFilters",
+    "exactlyOnce", "checkpointLocation", "path", "transactional.id.prefix",
+)  # fmt: skip
+_BY_LOWER = {name.lower(): name for name in _NAMES}
+# Settings of Kafka's Java clients that mean nothing here, or that the source sets itself, as the connector does.
+_FIXED = {
+    "key.deserializer", "value.deserializer", "key.serializer", "value.serializer", "enable.auto.commit", "auto.offset.reset",
+    "interceptor.classes", "partition.assignment.strategy",
+}  # fmt: skip
+
+
+class OptionError(OttlaError):
+    """An option that is unknown, missing or impossible; the sentence names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    bootstrap_servers: str
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: tuple[tuple[str, int], ...] = ()
+    values: Mapping[str, str] = field(default_factory=dict)  # by the names above
+    client: Mapping[str, Any] = field(default_factory=dict)  # kafka.* settings, in snake case
+
+    def text(self, name: str, default: str | None = None) -> str | None:
+        return self.values.get(name, default)
+
+    def flag(self, name: str, default: bool) -> bool:
+        text = self.values.get(name)
+        if text is None:
+            return default
+        if text.strip().lower() not in ("true", "false"):
+            raise OptionError(f"option {name} must be true or false, not {text!r}")
+        return text.strip().lower() == "true"
+
+    def number(self, name: str) -> int | None:
+        text = self.values.get(name)
+        if text is None:
+            return None
+        if not re.fullmatch(r"\s*[1-9]\d*\s*", text):
+            raise OptionError(f"option {name} must be a whole number above 0, not {text!r}")
+        return int(text)
+
+    @property
+    def isolation_level(self) -> str:
+        return self.values.get("isolation.level", "read_uncommitted")
+
+
+def parse(options: Mapping[str, str], *, reading: bool) -> Options:
+    """Raises OptionError."""
+    values: dict[str, str] = {}
+    client: dict[str, Any] = {}
+    for given, text in options.items():
+        name = given.lower()
+        if name.startswith("kafka."):
+            name = name.removeprefix("kafka.")
+            if name in _FIXED:
+                raise OptionError(f"option {given} is set by the source itself and cannot be given")
+            if name not in ("bootstrap.servers", "group.id", "isolation.level"):
+                client[name.replace(".", "_")] = text
+                continue
+        if name not in _BY_LOWER:
+            raise _unknown(given)
+        values[_BY_LOWER[name]] = text
+    servers = values.get("bootstrap.servers")
+    if not servers:
+        raise OptionError("option kafka.bootstrap.servers is missing: where is the cluster? For example localhost:9092")
+    _check_isolation(values)
+    made = Options(servers, values=values, client=_converted(client))
+    return _with_topics(made) if reading else made
+
+
+def _unknown(given: str) -> OptionError:
+    near = get_close_matches(given.lower(), _BY_LOWER, 1, 0.6)
+    hint = f"; did you mean {_BY_LOWER[near[0]]}?" if near else "; settings of the client begin with kafka."
+    return OptionError(f"unknown option {given}{hint}")
+
+
+def _check_isolation(values: Mapping[str, str]) -> None:
+    level = values.get("isolation.level", "read_uncommitted")
+    if level not in ("read_committed", "read_uncommitted"):
+        raise OptionError(f"option isolation.level must be read_committed or read_uncommitted, not {level!r}")
+
+
+def _converted(client: Mapping[str, str]) -> dict[str, Any]:
+    """Text to what the clients' settings want; a setting that no client of ours has is dropped, as it is Java's own."""
+    known: dict[str, Any] = {}
+    for settings in (CommonSettings, ConsumerSettings, ProducerSettings):
+        known |= settings.__annotations__
+    out: dict[str, Any] = {}
+    for name, text in client.items():
+        if name in known:
+            out[name] = json.loads(text) if re.fullmatch(r"-?\d+(\.\d+)?|true|false", text) else text
+    return out
+
+
+def _with_topics(options: Options) -> Options:
+    """Exactly one of assign, subscribe and subscribePattern; `topic` is subscribe for one."""
+    chosen = [name for name in ("assign", "subscribe", "subscribePattern", "topic") if name in options.values]
+    if len(chosen) != 1:
+        given = " and ".join(chosen) or "none"
+        raise OptionError(f"one of the options subscribe, subscribePattern and assign must be given; there is {given}")
+    text = options.values[chosen[0]]
+    if chosen[0] == "assign":
+        rows = _assigned(text)
+        return Options(options.bootstrap_servers, (), None, rows, options.values, options.client)
+    if chosen[0] == "subscribePattern":
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise OptionError(f"option subscribePattern is not a regular expression: {error}") from None
+        return Options(options.bootstrap_servers, (), text, (), options.values, options.client)
+    topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not topics:
+        raise OptionError(f"option {chosen[0]} names no topic")
+    return Options(options.bootstrap_servers, topics, None, (), options.values, options.client)
+
+
+def _assigned(text: str) -> tuple[tuple[str, int], ...]:
+    try:
+        rows = json.loads(text)
+        return tuple((str(topic), int(partition)) for topic, partitions in rows.items() for partition in partitions)
+    except (ValueError, AttributeError, TypeError):
+        raise OptionError(f'option assign must look like {{"topicA":[0,1],"topicB":[2,4]}}, not {text!r}') from None
+
+
+def parse_offsets(name: str, text: str) -> Offsets | int:
+    """`earliest`, `latest`, or JSON per topic and partition."""
+    word = text.strip().lower()
+    if word in ("earliest", "latest"):
+        return EARLIEST if word == "earliest" else LATEST
+    try:
+        rows = json.loads(text)
+        return {str(topic): {int(p): int(offset) for p, offset in parts.items()} for topic, parts in rows.items()}
+    except (ValueError, AttributeError, TypeError):
+        example = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
+        raise OptionError(f"option {name} must be earliest, latest or JSON like {example}, not {text!r}") from None

@@ -1,0 +1,178 @@
+"""From options to ranges of offsets: which partitions there are, where to start, where to end, how to split. On the driver.
+
+Offsets of a stream are `{topic: {partition: offset}}` with text keys, as Spark keeps them in its checkpoint and as its own
+connector writes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from ottla.client.admin import Admin
+from ottla.model.ids import TopicPartition
+from ottla.spark.options import EARLIEST, LATEST, OptionError, Options, parse_offsets
+from ottla.spark.reading import OffsetRange
+
+T = TypeVar("T")
+Positions = dict[TopicPartition, int]
+
+
+def ask(options: Options, question: Callable[[Admin], Awaitable[T]]) -> T:
+    """One question to the cluster, on a loop of its own: the driver asks seldom."""
+
+    async def main() -> T:
+        settings = {key: value for key, value in options.client.items() if key in _ADMIN}
+        async with Admin(bootstrap_servers=options.bootstrap_servers, **settings) as admin:
+            return await question(admin)
+
+    return asyncio.run(main())
+
+
+_ADMIN = frozenset(
+    {
+        "client_id", "request_timeout_ms", "default_api_timeout_ms", "security_protocol", "ssl_cafile", "ssl_certfile", "ssl_keyfile",
+        "ssl_check_hostname", "sasl_mechanism", "sasl_username", "sasl_password", "retry_backoff_ms",
+    }
+)  # fmt: skip
+
+
+async def partitions_of(admin: Admin, options: Options) -> list[TopicPartition]:
+    """Everything the options name. Raises OptionError for a topic that does not exist."""
+    listed = await admin.list_topics(internal=True)
+    if options.pattern is not None:
+        names = sorted(name for name in listed if re.fullmatch(options.pattern, name))
+    else:
+        names = list(options.topics) or sorted({topic for topic, _ in options.partitions})
+    missing = [name for name in names if name not in listed]
+    if missing:
+        raise OptionError(f"there is no topic {', '.join(missing)} at {options.bootstrap_servers}")
+    described = await admin.describe_topics(names) if names else {}
+    found = [TopicPartition(name, row.partition) for name in names for row in described[name].partitions]
+    if options.partitions:
+        unknown = [TopicPartition(*key) for key in options.partitions if TopicPartition(*key) not in found]
+        if unknown:
+            raise OptionError(f"option assign names partitions that do not exist: {', '.join(map(str, unknown))}")
+        return [TopicPartition(*key) for key in options.partitions]
+    return found
+
+
+async def resolve(admin: Admin, options: Options, partitions: list[TopicPartition], side: str, default: int) -> Positions:
+    """Where to start (`side` is "starting") or to end ("ending"), as real offsets. By time goes before by offset."""
+    times = _times(options, side)
+    if times is not None:
+        return await _by_time(admin, options, partitions, times, side)
+    text = options.text(f"{side}Offsets")
+    asked = default if text is None else parse_offsets(f"{side}Offsets", text)
+    if isinstance(asked, int):
+        wanted = dict.fromkeys(partitions, asked)
+    else:
+        wanted = _exactly(asked, partitions, f"{side}Offsets")
+    return await _real(admin, options, wanted)
+
+
+def _exactly(asked: Mapping[str, Mapping[int, Any]], partitions: list[TopicPartition], name: str) -> dict[TopicPartition, Any]:
+    """An offset for each partition and none besides, as Spark's connector demands."""
+    given = {TopicPartition(topic, number): value for topic, rows in asked.items() for number, value in rows.items()}
+    missing = [key for key in partitions if key not in given]
+    extra = [key for key in given if key not in set(partitions)]
+    if missing or extra:
+        parts = [f"lacks {', '.join(map(str, missing))}"] if missing else []
+        parts += [f"names {', '.join(map(str, extra))}, which are not read"] if extra else []
+        raise OptionError(f"option {name} {' and '.join(parts)}; use -2 for earliest and -1 for latest")
+    return given
+
+
+async def _real(admin: Admin, options: Options, wanted: Positions) -> Positions:
+    """EARLIEST and LATEST looked up; what is a number stays."""
+    earliest = [key for key, offset in wanted.items() if offset == EARLIEST]
+    latest = [key for key, offset in wanted.items() if offset == LATEST]
+    found = dict(wanted)
+    if earliest:
+        found |= await admin.earliest_offsets(earliest)
+    if latest:
+        found |= await latest_offsets(admin, options, latest)
+    return found
+
+
+async def latest_offsets(admin: Admin, options: Options, partitions: Iterable[TopicPartition]) -> Positions:
+    """Up to the last stable offset for read_committed: what lies beyond may yet be aborted."""
+    return await admin.latest_offsets(partitions, isolation_level=options.isolation_level)
+
+
+def _times(options: Options, side: str) -> Mapping[str, Mapping[int, int]] | int | None:
+    for name in (f"{side}Timestamp", f"{side}OffsetsByTimestamp"):
+        text = options.text(name)
+        if text is None:
+            continue
+        try:
+            if name.endswith("ByTimestamp"):
+                rows = json.loads(text)
+                return {str(topic): {int(p): int(at) for p, at in parts.items()} for topic, parts in rows.items()}
+            return int(text)
+        except (ValueError, AttributeError, TypeError):
+            raise OptionError(f"option {name} must give milliseconds since 1970, not {text!r}") from None
+    return None
+
+
+async def _by_time(
+    admin: Admin, options: Options, partitions: list[TopicPartition], times: Mapping[str, Mapping[int, int]] | int, side: str
+) -> Positions:
+    if isinstance(times, int):
+        questions: dict[Any, int] = dict.fromkeys(partitions, times)
+    else:
+        questions = dict(_exactly(times, partitions, f"{side}OffsetsByTimestamp"))
+    found = await admin.list_offsets(questions, isolation_level=options.isolation_level)
+    late = [key for key, row in found.items() if row.offset < 0]
+    if late and side == "starting" and options.text("startingOffsetsByTimestampStrategy", "error") == "error":
+        named = ", ".join(map(str, late))
+        raise OptionError(
+            f"no record of {named} is as late as the starting timestamp; startingOffsetsByTimestampStrategy=latest would start at the end"
+        )
+    ends = await latest_offsets(admin, options, late) if late else {}
+    return {key: ends[key] if row.offset < 0 else row.offset for key, row in found.items()}
+
+
+def split(ranges: Iterable[OffsetRange], at_least: int | None, at_most_records: int | None) -> list[OffsetRange]:
+    """Ranges cut so that there are about `at_least` of them and none has more than `at_most_records`."""
+    kept = [row for row in ranges if row.end > row.start]
+    total = sum(row.end - row.start for row in kept)
+    out: list[OffsetRange] = []
+    for row in kept:
+        size = row.end - row.start
+        pieces = 1
+        if at_least is not None and at_least > len(kept):
+            pieces = max(1, round(size / total * at_least))
+        if at_most_records is not None:
+            pieces = max(pieces, math.ceil(size / at_most_records))
+        cuts = [row.start + size * number // pieces for number in range(pieces + 1)]
+        out += [OffsetRange(row.topic, row.partition, cuts[n], cuts[n + 1]) for n in range(pieces) if cuts[n] < cuts[n + 1]]
+    return out
+
+
+def limited(start: Positions, end: Positions, limit: int) -> Positions:
+    """At most `limit` records, shared among partitions in proportion to what each has, so that none starves (as the connector does)."""
+    sizes = {key: max(0, end[key] - start.get(key, end[key])) for key in end}
+    total = sum(sizes.values())
+    if total <= limit:
+        return end
+    shares = {key: limit * size / total for key, size in sizes.items()}
+    return {
+        key: start.get(key, end[key]) + min(sizes[key], math.ceil(share) if share < 1 else math.floor(share))
+        for key, share in shares.items()
+    }
+
+
+def to_json(positions: Positions) -> dict[str, dict[str, int]]:
+    out: dict[str, dict[str, int]] = {}
+    for key, offset in sorted(positions.items()):
+        out.setdefault(key.topic, {})[str(key.partition)] = offset
+    return out
+
+
+def from_json(offsets: Mapping[str, Mapping[str, int]]) -> Positions:
+    return {TopicPartition(topic, int(number)): int(offset) for topic, rows in offsets.items() for number, offset in rows.items()}
