@@ -18,6 +18,7 @@ import click
 # name on the command line → (module of this package, summary). The order is the order of the help.
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("up", "Start a cluster on this machine, in the foreground."),
+    "demo": ("demo", "Watch it happen: failover, ordering, groups, replay and more."),
     "topics": ("topics", "Create, list, describe, change and delete topics."),
     "produce": ("produce", "Send lines as records."),
     "consume": ("consume", "Print records as lines."),

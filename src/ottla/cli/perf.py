@@ -56,11 +56,11 @@ def produce(
 ) -> None:
     """Send records to TOPIC as fast as it goes, and tell how long each took to be acknowledged."""
     histogram, progress = Histogram(), Progress(records, f"producing to {topic}", quiet=as_json)
-    run(_produce(topic, records, size, throughput, keys, client_settings(settings, bootstrap), histogram, progress))
+    run(measure_produce(topic, records, size, throughput, keys, client_settings(settings, bootstrap), histogram, progress))
     report("produce", topic, progress, histogram, as_json)
 
 
-async def _produce(
+async def measure_produce(
     topic: str,
     records: int,
     size: int,
@@ -115,11 +115,11 @@ async def _wait_for_turn(due_s: float) -> None:
 def consume(topic: str, records: int | None, arrow: bool, settings: dict[str, str], as_json: bool, bootstrap: str) -> None:
     """Read TOPIC from its beginning as fast as it goes."""
     progress = Progress(records, f"consuming {topic}", quiet=as_json)
-    run(_consume(topic, records, arrow, client_settings(settings, bootstrap), bootstrap, progress))
+    run(measure_consume(topic, records, arrow, client_settings(settings, bootstrap), bootstrap, progress))
     report("consume", topic, progress, None, as_json)
 
 
-async def _consume(
+async def measure_consume(
     topic: str, records: int | None, arrow: bool, settings: dict[str, Any], bootstrap: str, progress: Progress
 ) -> None:
     from ottla.client.consumer import Consumer
@@ -132,7 +132,7 @@ async def _consume(
     progress.total = wanted = there if records is None else min(records, there)
     own: dict[str, Any] = {"auto_offset_reset": "earliest", "max_poll_records": 10_000} | settings
     if arrow:
-        importlib.import_module("pyarrow")  # half a second, which is not the cluster's
+        importlib.import_module("ottla.records.columns")  # with Arrow and numpy: seconds that are not the cluster's
     async with Consumer(**own) as consumer:
         consumer.assign(partitions)
         with progress:

@@ -1,0 +1,54 @@
+"""`ottla demo NAME`: watch the thing itself, on a cluster inside this process."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+
+import click
+
+from ottla.cli.output import json_option, show
+from ottla.cli.running import run
+
+LIMIT_S = 60.0
+SLOW_LIMIT_S = 300.0
+
+# name → (module of `ottla.cli.demos`, summary)
+DEMOS: dict[str, tuple[str, str]] = {
+    "first-log": ("first_log", "one broker, four messages, and the file they are in"),
+    "failover": ("failover", "three brokers: the leader dies, another serves, nothing acknowledged is lost"),
+    "ordering": ("ordering", "keys over three partitions: order within each and not across"),
+    "grow": ("grow", "a topic goes from 3 to 4 partitions under a live consumer"),
+    "scale-out": ("scale_out", "a group of 1, 2, 4 and 5 consumers; the fifth idles; one dies"),
+    "replay": ("replay", "a second group, and a seek, read history again"),
+    "perf": ("perf", "a producer and a consumer as fast as they go, with a picture"),
+}
+
+
+@click.command()
+@click.argument("name", required=False, type=click.Choice(list(DEMOS)), metavar="[NAME]")
+@click.option("--slow", is_flag=True, help="Pause between the steps, to read.")
+@json_option
+def command(name: str | None, slow: bool, as_json: bool) -> int:
+    """Play a demo; without a NAME, list them.
+
+    Each really does what it tells, on a cluster of its own, checks its own claims, and ends with 1 if one does not hold.
+    """
+    if name is None:
+        show(["demo", "summary"], [{"demo": each, "summary": summary} for each, (_, summary) in DEMOS.items()], as_json)
+        return 0
+    from ottla.cli.demos.stage import Stage
+
+    stage = Stage(slow=slow)
+    module = importlib.import_module(f"ottla.cli.demos.{DEMOS[name][0]}")
+    click.secho(f"{name}: {DEMOS[name][1]}", bold=True)
+
+    async def play() -> None:
+        async with asyncio.timeout(SLOW_LIMIT_S if slow else LIMIT_S):
+            await module.play(stage)
+
+    try:
+        run(play())
+    except TimeoutError:
+        stage.check(f"the demo ends within {SLOW_LIMIT_S if slow else LIMIT_S:.0f} s", False)
+    return stage.end()

@@ -1,0 +1,39 @@
+"""Every demo, played as a user plays it, without a terminal: it proves its own claims and ends by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.cli.demo import DEMOS
+from tests.cli.processes import ottla
+
+
+@pytest.mark.parametrize("name", DEMOS)
+def test_the_demo_proves_what_it_tells(name: str) -> None:
+    done = ottla("demo", name)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "✘" not in done.stdout
+    assert done.stdout.rstrip().endswith("claims hold.")
+    assert "Traceback" not in done.stderr
+
+
+def test_without_a_name_they_are_listed() -> None:
+    done = ottla("demo")
+    assert done.returncode == 0
+    for name in DEMOS:
+        assert name in done.stdout
+
+
+async def test_a_claim_that_does_not_hold_fails_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
+    from ottla.cli.demos.stage import Stage
+
+    async def never() -> bool:
+        return False
+
+    stage = Stage()
+    stage.check("two and two are five", False, found=4)
+    assert await stage.wait_for("something that never happens", never, 0.01) is False
+    assert stage.end() == 1
+    shown = capsys.readouterr().out
+    assert "✘ two and two are five (found 4)" in shown
+    assert "2 of 2 claims did not hold." in shown
