@@ -63,6 +63,26 @@ class Process:
         self.ready.clear()
 
 
+class SimulatedTask(asyncio.Task[Any]):
+    """Hashed by a number, not by its address, so that sets of tasks have the same order in every run of a seed."""
+
+    def __hash__(self) -> int:
+        return self.number  # type: ignore[attr-defined, no-any-return]
+
+    def __init__(self, coro: Any, *, loop: SimulatedLoop, name: str | None = None, context: Any = None) -> None:
+        self.number = loop.next_number()
+        super().__init__(coro, loop=loop, name=name, context=context)
+
+
+class SimulatedFuture(asyncio.Future[Any]):
+    def __hash__(self) -> int:
+        return self.number  # type: ignore[attr-defined, no-any-return]
+
+    def __init__(self, *, loop: SimulatedLoop) -> None:
+        self.number = loop.next_number()
+        super().__init__(loop=loop)
+
+
 def current_process() -> Process:
     return _PROCESS.get()
 
@@ -76,6 +96,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._sequence = 0
+        self._numbers = 0
         self._cancelled_timers = 0
         self._at_once = 0
         self._graveyard: list[Process] = []  # the dead are kept, so that garbage collection does not run their `finally` blocks
@@ -102,11 +123,18 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self.run_until_complete(self.outside.spawn(coroutine))
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:  # type: ignore[override]
-        task = super().create_task(coro, **options)
+        task = SimulatedTask(coro, loop=self, **options)
         process = _PROCESS.get(self.outside)
         process.tasks.add(task)
         task.add_done_callback(process.tasks.discard)
         return task
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return SimulatedFuture(loop=self)
+
+    def next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
 
     # -- time
 

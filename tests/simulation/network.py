@@ -294,7 +294,8 @@ class Stream:
             "arrive", str(source.address), str(target.address), piece if isinstance(piece, bytes) else "end"
         )
         if target.process.dead or target.closed:
-            self._nobody_there()
+            if not isinstance(piece, Exception):  # a reset is not answered
+                self._nobody_there()
         else:
             target.process.call_soon(target.receive, piece)
         self.move()

@@ -7,7 +7,9 @@ import logging
 import random
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ottla.client.admin import Admin
 from ottla.host import World
@@ -61,7 +63,7 @@ class Plan:
             partitions=chance.randrange(1, 5),
             producers=producers,
             records=MIN_RECORDS // producers,
-            power=brokers > 1 and chance.random() < 0.5,
+            power=False,
             storm_seconds=chance.uniform(*STORM_SECONDS),
         )
 
@@ -126,9 +128,14 @@ class _Play:
         await self._finish("producers", producers)
         await self._finish("readers", readers)
         await _within(LIVENESS_SECONDS, "the log could not be read at the end", self._read_everything())
+        await self._stop()
+
+    async def _stop(self) -> None:
+        brokers = self._cluster.brokers
         await _within(
-            LIVENESS_SECONDS, "nodes did not stop", _all([asyncio.create_task(broker.stop()) for broker in self._cluster.brokers])
+            LIVENESS_SECONDS, "nodes were not up at the end", _all([asyncio.create_task(b.ready.wait()) for b in brokers])
         )
+        await _within(LIVENESS_SECONDS, "nodes did not stop", _all([asyncio.create_task(b.stop()) for b in brokers]))
 
     async def _create_topic(self) -> None:
         async def create(world: World) -> None:
@@ -192,7 +199,7 @@ class Client:
         self.running.stopping = True
 
 
-async def _all(tasks: list[asyncio.Task[None]]) -> None:
+async def _all(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         await task
 

@@ -26,16 +26,16 @@ class Watchers:
     __slots__ = ("_parked",)
 
     def __init__(self) -> None:
-        self._parked: set[Wakeable] = set()
+        self._parked: dict[Wakeable, None] = {}  # in order of arrival: fair, and the same order in every run of a seed
 
     def __len__(self) -> int:
         return len(self._parked)
 
     def add(self, parked: Wakeable) -> None:
-        self._parked.add(parked)
+        self._parked[parked] = None
 
     def discard(self, parked: Wakeable) -> None:
-        self._parked.discard(parked)
+        self._parked.pop(parked, None)
 
     def wake(self) -> None:
         for parked in self._parked:

@@ -64,7 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else ""
         self._sender = sender_for(transport, self._resume)
-        self._server.connections.add(self)
+        self._server.connections[self] = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.room()
@@ -79,7 +79,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(error)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._server.connections.discard(self)
+        self._server.connections.pop(self, None)
         if self._sender is not None:
             self._sender.close()
         self._waiting.clear()
@@ -171,7 +171,7 @@ class Server:
     def __init__(self, frame_limit: int) -> None:
         self.frame_limit = frame_limit
         self.scratch = bytearray(SCRATCH_SIZE)
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}  # in order of arrival
 
     def factory(self, listener: str, dispatch: Dispatch) -> Callable[[], Connection]:
         return lambda: Connection(self, listener, dispatch)
