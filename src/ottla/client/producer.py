@@ -28,7 +28,7 @@ from ottla.client.metadata import TopicInfo
 from ottla.client.partitioner import RoundRobin, UniformSticky, partition_of
 from ottla.client.sender import Sender
 from ottla.client.settings import Partitioner, ProducerSettings, resolve
-from ottla.client.transactions import GroupMetadata, State, Transactions
+from ottla.client.transactions import GroupMetadata, OpenTransaction, State, Transactions
 from ottla.host import World
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import TopicPartition
@@ -317,6 +317,13 @@ class Producer:
         )
         await self._wait_until_idle()
         await transactions.abort()
+
+    async def detach_transaction(self) -> OpenTransaction:
+        """Deliver everything that was sent, and leave the transaction open for somebody else to end: one who decides over
+        several producers (`Admin.end_transaction`). This producer is of no further use."""
+        transactions = self._transactional()
+        await self.flush()
+        return transactions.detach()
 
     async def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str) -> None:
         """Commit a consumer's offsets with this transaction. An offset is that of the next record to read."""

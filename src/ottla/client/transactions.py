@@ -77,6 +77,16 @@ class GroupMetadata:
     instance_id: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that its producer has left for somebody else to end (`Admin.end_transaction`)."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    is_empty: bool  # nothing was sent: there is nothing to end
+
+
 class Transactions:
     def __init__(self, cluster: Cluster, accumulator: Accumulator, sender: Sender, settings: ProducerSettings) -> None:
         transactional_id = settings["transactional_id"]
@@ -277,6 +287,13 @@ class Transactions:
             await self._init_producer_id(self._sender.identity)  # a new epoch, because the count of sequences is lost (KIP-360)
         self.error = None
         self.state = State.READY
+
+    def detach(self) -> OpenTransaction:
+        """All batches are delivered by now. The transaction stays open at the coordinator; here it is over."""
+        self._require(State.OPEN)
+        identity = self._sender.identity
+        self.state = State.READY
+        return OpenTransaction(self._id, identity.producer_id, identity.epoch, not self._started)
 
     def begin_abort(self) -> None:
         if self.state is State.FATAL:

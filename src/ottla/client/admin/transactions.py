@@ -9,11 +9,13 @@ from typing import Any
 from ottla.client.admin.base import AdminBase, by_topic, error_of, raise_code, settle
 from ottla.client.admin.types import ProducerFenced, ProducerState, TransactionDescription, TransactionListing
 from ottla.client.cluster import TRANSACTION
+from ottla.client.transactions import END_TXN_1, OpenTransaction
 from ottla.model.errors import ApiError
 from ottla.model.ids import TopicPartition
 from ottla.protocol.messages.transactions import (
     DescribeProducersRequest,
     DescribeTransactionsRequest,
+    EndTxnRequest,
     InitProducerIdRequest,
     ListTransactionsRequest,
     WriteTxnMarkersRequest,
@@ -121,6 +123,27 @@ class TransactionsAdmin(AdminBase):
             }
 
         await self._ask_leaders([TopicPartition(topic, number)], ask)
+
+    async def end_transaction(self, transaction: OpenTransaction, *, commit: bool) -> None:
+        """Commit or abort a transaction that its producer has left open. Asking again for the same end does no harm."""
+        if transaction.is_empty:
+            return
+        request = EndTxnRequest(
+            transactional_id=transaction.transactional_id,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            committed=commit,
+        )
+        at_most = None if self._cluster.features.get("transaction.version", 0) >= 2 else END_TXN_1
+
+        async def attempt() -> None:
+            connection = await self._cluster.connection(
+                await self._cluster.coordinator(TRANSACTION, transaction.transactional_id)
+            )
+            reply = await connection.request(request, version=connection.version_of(EndTxnRequest, at_most))
+            raise_code(reply.error_code)
+
+        await self._persist(attempt)
 
     async def fence_producers(self, ids: Iterable[str]) -> dict[str, ProducerFenced]:
         """Give these transactional ids a new epoch: whoever used them is fenced, and open transactions abort."""
