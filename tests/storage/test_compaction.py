@@ -344,6 +344,18 @@ def test_a_truncation_below_the_cleaned_part_makes_the_rest_dirty_again() -> Non
     assert log.cleaner_offset == 20
 
 
+def test_readers_get_past_a_segment_that_was_emptied() -> None:
+    log = open_log(MemoryDisk(), CONFIG)
+    for number in range(20):  # four segments of five; the keys of the second come again in the third
+        append(log, bytes(30), key=b"key-%02d" % (number if number < 10 else number - 5))
+    clean(log)
+    sizes = [segment.size for segment in log.segments]
+    assert sizes[0] > 0 == sizes[1] < sizes[2]
+    expected = [record.offset for record in records_of(log)]
+    for _ in range(2):
+        assert [record.offset for record in records_of(log, max_bytes=1)] == expected
+
+
 def test_a_map_that_is_full_cleans_as_far_as_it_reaches_and_goes_on_next_time() -> None:
     log = open_log(MemoryDisk(), CONFIG)
     before = fill(log, 100, keys=40)

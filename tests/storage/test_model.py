@@ -39,6 +39,7 @@ class LogAgainstList(RuleBasedStateMachine):
         self.start = self.end = self.high_watermark = self.epoch = 0
         self.epochs: list[tuple[int, int]] = []
         self.bases: list[int] = []  # where batches begin
+        self.cleaned = 0
 
     # --- growing
 
@@ -74,7 +75,8 @@ class LogAgainstList(RuleBasedStateMachine):
     @rule(part=st.floats(0, 1))
     def truncate(self, part: float) -> None:
         target = self.start + round((self.end - self.start) * part)
-        target = max((base for base in self.bases if base <= target), default=target)  # replicas cut between batches
+        target = max((base for base in self.bases if base <= target), default=target)  # replicas cut between batches,
+        target = max(target, self.cleaned)  # and never below the high watermark, up to which compaction goes
         self.log.truncate_to(target, self.now)
         if target < self.end:
             self.end = target
@@ -116,6 +118,7 @@ class LogAgainstList(RuleBasedStateMachine):
             planned = cleaner.plan(chosen, self.now)
             cleaned = compact(self.disk, planned)
             assert adopt(self.log, planned, cleaned, self.now)
+            self.cleaned = cleaned.end_offset
             latest = {row[2]: row[0] for row in self.rows if row[0] < cleaned.end_offset}
             self.rows = [row for row in self.rows if row[0] >= cleaned.end_offset or latest[row[2]] == row[0]]
         self.log.config = CONFIG
@@ -158,6 +161,11 @@ class LogAgainstList(RuleBasedStateMachine):
     @invariant()
     def same_records(self) -> None:
         assert [(row.offset, row.timestamp, row.key, row.value) for row in records_of(self.log)] == self.rows
+
+    @rule(max_bytes=st.integers(0, 300))
+    def read_in_small_bites(self, max_bytes: int) -> None:
+        for _ in range(2):  # the second time from the places that the first has left behind
+            assert [row.offset for row in records_of(self.log, max_bytes=max_bytes)] == [row[0] for row in self.rows]
 
     @precondition(lambda self: self.rows)
     @rule(slot=st.integers(0, 10**6), max_bytes=st.integers(0, 700), data=st.data())

@@ -22,7 +22,7 @@ from ottla.storage import files, retention, rolling, timestamps
 from ottla.storage.flushing import FlushJob, storage_error
 from ottla.storage.loading import stage_stored
 from ottla.storage.producers import Duplicate, Staging, VerificationGuard
-from ottla.storage.segment import Segment
+from ottla.storage.segment import Segment, SegmentReader
 from ottla.storage.state import LogState
 from ottla.storage.transaction_index import AbortedEntry
 from ottla.storage.types import AppendResult, LogSlice, Origin, ProducerSummary, TimestampOffset
@@ -229,7 +229,7 @@ class Log(LogState):
         if limit - start > max_bytes:
             last = segment.cut(start, start + max(max_bytes, 0))
             if last is None:
-                raise OSError(f"no batch at {start} of {segment.path(files.LOG)}")
+                raise OSError(f"no batch at {start} of segment {segment.base_offset} of {self.directory}")
             limit, end_offset = last.position, last.header.base_offset
             if limit == start:  # the first batch alone is larger
                 if not min_one:
@@ -238,25 +238,17 @@ class Log(LogState):
             self._places.remember(end_offset, segment, limit)
         return LogSlice([segment.slice(start, limit - start)], limit - start, offset, end_offset)
 
-    def _place(self, offset: int) -> tuple[Segment, int]:
+    def _place(self, offset: int) -> tuple[SegmentReader, int]:
         """Segment and position of the first batch with a last offset at or above `offset`; the end of the log when there is none."""
         known = self._places.get(offset)
-        slot = -1
-        if known is not None:
-            segment, position = known
-            if position < segment.size or segment is self._segments.active:
-                return known
-        else:
-            slot = self._segments.floor(offset)
-            while slot < len(self._segments):
-                segment = self._segments[slot]
-                place = segment.locate(offset)
-                if place is not None:
-                    return segment, place.position
-                slot += 1  # the rest of this segment was compacted away
-            segment = self._segments.active
-        following = self._segments.after(segment)
-        return (following, 0) if following is not None else (segment, segment.size)
+        active = self._segments.active
+        if known is not None and (known[1] < known[0].size or known[0] is active):
+            return known
+        for slot in range(self._segments.floor(offset), len(self._segments)):
+            place = self._segments[slot].locate(offset)
+            if place is not None:
+                return self._segments[slot], place.position
+        return active, active.size  # what is left of the offset's segment, and all after it, was compacted away
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """For read_committed: transactions with records in [start, end) that were aborted. Pass a slice's `end_offset`."""

@@ -5,7 +5,7 @@ A consumer that reads on, and a high watermark that moves on, hit this and need 
 
 from __future__ import annotations
 
-from ottla.storage.segment import Segment
+from ottla.storage.segment import SegmentReader
 
 MAX_PLACES = 64  # a generation; there are two
 
@@ -16,15 +16,15 @@ class Places:
     __slots__ = ("_old", "_young")
 
     def __init__(self) -> None:
-        self._young: dict[int, tuple[Segment, int]] = {}
-        self._old: dict[int, tuple[Segment, int]] = {}
+        self._young: dict[int, tuple[SegmentReader, int]] = {}
+        self._old: dict[int, tuple[SegmentReader, int]] = {}
 
-    def remember(self, offset: int, segment: Segment, position: int) -> None:
+    def remember(self, offset: int, segment: SegmentReader, position: int) -> None:
         if len(self._young) >= MAX_PLACES:
             self._old, self._young = self._young, {}
         self._young[offset] = (segment, position)
 
-    def get(self, offset: int) -> tuple[Segment, int] | None:
+    def get(self, offset: int) -> tuple[SegmentReader, int] | None:
         return self._young.get(offset) or self._old.get(offset)
 
     def clear(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from ottla.host.disk import Disk
 from ottla.storage import files
-from ottla.storage.segment import Segment
+from ottla.storage.segment import Segment, SegmentReader
 
 
 class Segments:
@@ -48,14 +48,14 @@ class Segments:
         """The slot of the segment in which an offset would lie; 0 for one before all."""
         return max(0, bisect_right(self._bases, offset) - 1)
 
-    def end_offset(self, segment: Segment, log_end_offset: int) -> int:
+    def end_offset(self, segment: SegmentReader, log_end_offset: int) -> int:
         """Where the next segment begins, or the log ends."""
         if segment is self.active:
             return log_end_offset
         slot = bisect_right(self._bases, segment.base_offset)
         return self._bases[slot]
 
-    def after(self, segment: Segment) -> Segment | None:
+    def after(self, segment: SegmentReader) -> Segment | None:
         slot = bisect_right(self._bases, segment.base_offset)
         return self._list[slot] if slot < len(self._list) else None
 
