@@ -140,6 +140,20 @@ class Accumulator:
 
     # Appending ---------------------------------------------------------------------------------------------------------
 
+    def add(self, partition: TopicPartition, row: Row, size: int) -> Batch | None:
+        """Into the open batch, if there is one with room: what most records need. None leaves it to `append`."""
+        queue = self._active.get(partition)
+        if queue is None:
+            return None
+        batch = queue.waiting[-1]
+        used = self.used + size
+        if batch.is_closed or batch.size + size > self._limits.batch_size or used > self._limits.buffer_memory:
+            return None
+        batch.rows.append(row)
+        batch.size += size
+        self.used = used
+        return batch
+
     def append(self, partition: TopicPartition, row: Row, size: int, now_ms: float) -> Batch | None:
         """Put a record that needs at most `size` bytes into the open batch. None when there is no room for it."""
         queue = self._queues.get(partition)

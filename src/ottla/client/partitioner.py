@@ -64,6 +64,10 @@ class UniformSticky:
         self._current: dict[str, int] = {}
         self._produced: dict[str, int] = {}
 
+    def current(self, topic: str) -> int | None:
+        """Where records go now; None when it is time to `choose`."""
+        return self._current.get(topic)
+
     def choose(self, topic: str, available: Sequence[int], queues: Mapping[int, int] | None = None) -> int:
         """The current partition, or a new one of `available` if there is none (any more). `queues`: batches waiting by partition."""
         current = self._current.get(topic)

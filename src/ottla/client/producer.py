@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from ottla.client.accumulator import Accumulator, Batch, Limits, Row
+from ottla.client.accumulator import BATCH_OVERHEAD, Accumulator, Batch, Limits, Row
 from ottla.client.cluster import Cluster
 from ottla.client.delivery import Callback, Delivery, RecordMetadata
 from ottla.client.encoding import row_size
@@ -44,6 +44,16 @@ Offsets = Mapping[tuple[str, int], "int | tuple[int, int, str]"]
 ROWS_BETWEEN_YIELDS = 500
 
 
+class _Known:
+    """A topic as `send` needs it; made anew whenever its metadata changes."""
+
+    __slots__ = ("info", "targets")
+
+    def __init__(self, info: TopicInfo) -> None:
+        self.info = info
+        self.targets = [TopicPartition(info.name, part.partition) for part in info.partitions]
+
+
 class Producer:
     def __init__(self, *, world: World | None = None, **settings: Unpack[ProducerSettings]) -> None:
         self._settings = resolve(ProducerSettings, settings)
@@ -54,6 +64,13 @@ class Producer:
         self._round_robin = RoundRobin()
         self._waiting_for_room: deque[asyncio.Future[None]] = deque()
         self._idle: list[asyncio.Future[None]] = []
+        self._known: dict[str, _Known] = {}
+        # Read for every record, so not looked up for every record.
+        self._key_serializer = self._settings["key_serializer"]
+        self._value_serializer = self._settings["value_serializer"]
+        self._wall_ms = self._cluster.world.clock.wall_ms
+        self._largest = min(self._settings["max_request_size"], self._settings["buffer_memory"])
+        self._nearly_full = self._settings["batch_size"] - BATCH_OVERHEAD
         self._since_yield = 0
         self._sender: Sender | None = None
         self._transactions: Transactions | None = None
@@ -136,33 +153,37 @@ class Producer:
         A record that can never be sent (too large, unknown partition, a serializer that raises) raises here; what goes wrong
         later is raised by the delivery.
         """
-        sender = self._running()
+        sender = self._sender
+        if self._closed or sender is None:
+            sender = self._running()
         if self._transactions is not None:
             self._transactions.check_open()
         row = self._row(key, value, timestamp_ms, headers)
         size = row_size(row)
-        if size > self._settings["max_request_size"] or size > self._settings["buffer_memory"]:
+        if size > self._largest:
             raise _too_large(topic, size, self._settings)
-        info = self._cluster.view.topics.get(topic)
-        if info is None or info.error or not info.partitions:
-            info = await self._topic(topic)
-        number = self._choose(info, row, partition) if partition is None or partition < len(info.partitions) else -1
-        if number < 0:
-            number = await self._unusual_partition(topic, partition)
-        target = TopicPartition(topic, number)
-        batch = self._accumulator.append(target, row, size, self._cluster.now_ms())
+        known = self._known.get(topic)
+        if known is None or known.info is not self._cluster.view.topics.get(topic):
+            known = await self._know(topic)
+        number = self._choose(known.info, row) if partition is None else partition
+        if not 0 <= number < len(known.targets):
+            known = await self._know_partition(topic, number)
+        target = known.targets[number]
+        batch = self._accumulator.add(target, row, size)
         if batch is None:
-            batch = await self._append_when_room(target, row, size)
+            batch = self._accumulator.append(target, row, size, self._cluster.now_ms())
+            if batch is None:
+                batch = await self._append_when_room(target, row, size)
         index = len(batch.rows) - 1
         if partition is None and row[1] is None:
-            self._sticky.produced(topic, number, size, self._accumulator.is_batch_end(target))
+            self._sticky.produced(topic, number, size, batch.size >= self._nearly_full)
         if on_delivery is not None:
             if batch.callbacks is None:
                 batch.callbacks = []
             batch.callbacks.append((index, on_delivery))
         if index == 0:
             sender.wake_by(batch.created_ms + self._settings["linger_ms"])
-        if batch.size >= self._settings["batch_size"]:
+        if batch.size >= self._nearly_full:
             sender.wake()
         self._since_yield += 1
         if self._since_yield >= ROWS_BETWEEN_YIELDS:  # a tight loop of sends must let the loop send, too
@@ -193,46 +214,52 @@ class Producer:
         return await self._cluster.topic(topic, allow_create=True, timeout_ms=self._settings["max_block_ms"])
 
     def _row(self, key: Any, value: Any, timestamp_ms: int | None, headers: Headers) -> Row:
-        key_serializer, value_serializer = self._settings["key_serializer"], self._settings["value_serializer"]
-        if key_serializer is not None:
-            key = _serialize("key", key_serializer, key)
-        if value_serializer is not None:
-            value = _serialize("value", value_serializer, value)
+        if self._key_serializer is not None:
+            key = _serialize("key", self._key_serializer, key)
+        if self._value_serializer is not None:
+            value = _serialize("value", self._value_serializer, value)
         if (key is not None and type(key) is not bytes) or (value is not None and type(value) is not bytes):
             key, value = _as_bytes("key", key), _as_bytes("value", value)
         if timestamp_ms is None:
-            timestamp_ms = self._cluster.world.clock.wall_ms()
+            timestamp_ms = self._wall_ms()
         elif timestamp_ms < 0:
             raise SerializationFailed(f"a timestamp must not be negative, and {timestamp_ms} is")
         return (timestamp_ms, key, value, _headers(headers) if headers else ())
 
-    def _choose(self, info: TopicInfo, row: Row, partition: int | None) -> int:
-        if partition is not None:
-            return partition
-        count = len(info.partitions)
+    async def _know(self, topic: str) -> _Known:
+        info = await self._topic(topic)
+        known = self._known[topic] = _Known(info)
+        return known
+
+    async def _know_partition(self, topic: str, partition: int) -> _Known:
+        """A partition that the metadata at hand does not have: the topic may have grown since."""
+        if partition >= 0:
+            await self._cluster.refresh({topic})
+        known = await self._know(topic)
+        count = len(known.targets)
+        if not 0 <= partition < count:
+            raise UnknownPartition(f"{topic} has {count} partitions (0 to {count - 1}); there is no partition {partition}")
+        return known
+
+    def _choose(self, info: TopicInfo, row: Row) -> int:
         partitioner = self._settings["partitioner"]
         key = row[1]
         if partitioner == "default":
             if key is not None and not self._settings["partitioner_ignore_keys"]:
-                return partition_of(key, count)
-            queues = None
-            if self._settings["partitioner_adaptive_partitioning_enable"]:
-                queues = self._accumulator.queue_sizes(info.name)
-            available = [part.partition for part in info.partitions if part.leader >= 0] or list(range(count))
-            return self._sticky.choose(info.name, available, queues)
+                return partition_of(key, len(info.partitions))
+            current = self._sticky.current(info.name)
+            return self._choose_sticky(info) if current is None else current
         if partitioner == "round_robin":
-            return self._round_robin.choose(info.name, count)
-        return _call_partitioner(partitioner, info.name, row, count)
+            return self._round_robin.choose(info.name, len(info.partitions))
+        return _call_partitioner(partitioner, info.name, row, len(info.partitions))
 
-    async def _unusual_partition(self, topic: str, partition: int | None) -> int:
-        """A partition that the metadata at hand does not have: the topic may have grown since."""
-        assert partition is not None
-        if partition >= 0:
-            await self._cluster.refresh({topic})
-            if partition < len(self._cluster.view.topics[topic].partitions):
-                return partition
-        count = len(self._cluster.view.topics[topic].partitions)
-        raise UnknownPartition(f"{topic} has {count} partitions (0 to {count - 1}); there is no partition {partition}")
+    def _choose_sticky(self, info: TopicInfo) -> int:
+        """Another partition for records without a key: one that has a leader, rather one whose queue is short."""
+        queues = None
+        if self._settings["partitioner_adaptive_partitioning_enable"]:
+            queues = self._accumulator.queue_sizes(info.name)
+        available = [part.partition for part in info.partitions if part.leader >= 0] or list(range(len(info.partitions)))
+        return self._sticky.choose(info.name, available, queues)
 
     # Room --------------------------------------------------------------------------------------------------------------
 
@@ -366,8 +393,8 @@ class Producer:
             self._transactions.check_open()
         info = await self._topic(topic)
         if partition is not None and not 0 <= partition < len(info.partitions):
-            await self._unusual_partition(topic, partition)
-        sticky = self._choose(info, (0, None, None, ()), partition)
+            await self._know_partition(topic, partition)
+        sticky = self._choose_sticky(info)
         deliveries = []
         now_ms = self._cluster.world.clock.wall_ms()
         for number, encoded, count in encode_arrow(
