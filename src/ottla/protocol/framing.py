@@ -29,7 +29,9 @@ class RequestHead(NamedTuple):
 
 
 SCRATCH_SIZE = 1 << 18
-_FIRST_PIECE = 1 << 20  # a frame's claimed size is believed only this far before its bytes arrive
+# A frame's claimed size is believed only so far before its bytes arrive: this much, or so many times what has arrived.
+_FIRST_PIECE = 1 << 16
+_BELIEF = 8
 
 
 class Frames:
@@ -66,7 +68,7 @@ class Frames:
             return []
         frame = self._frame
         if self._filled < self._size:
-            self._begin(frame, min(self._size, 2 * len(frame)))
+            self._begin(frame, min(self._size, _BELIEF * len(frame)))
             return []
         self._frame = None
         return [frame]
@@ -94,7 +96,7 @@ class Frames:
             start = position + 4
             if end - start < size:
                 self._size = size
-                self._begin(scratch[start:end], min(size, max(_FIRST_PIECE, end - start + 1)))
+                self._begin(scratch[start:end], min(size, max(_FIRST_PIECE, _BELIEF * (end - start))))
                 return frames
             frames.append(scratch[start : start + size])
             position = start + size
