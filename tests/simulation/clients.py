@@ -63,6 +63,8 @@ async def patiently(cluster: Cluster, attempt: object, *, retried: tuple[ErrorCo
 async def _learn(cluster: Cluster, error: OttlaError) -> None:
     try:
         await cluster.learn(error)
+        if cluster.view.topics:
+            await cluster.refresh(set(cluster.view.topics))
     except (OttlaError, OSError):
         return
 

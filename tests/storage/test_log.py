@@ -150,6 +150,15 @@ def test_a_truncated_log_forgets_records_epochs_and_indexes_past_the_cut() -> No
     assert values_of(open_log(disk, config, clean=True)) == values_of(log)
 
 
+def test_truncating_at_the_end_forgets_an_epoch_that_has_no_record() -> None:
+    log = open_log(MemoryDisk())
+    append(log, b"a", epoch=2)
+    log.assign_epoch(3, log.log_end_offset)
+    assert log.latest_epoch == 3
+    assert not log.truncate_to(1, NOW)
+    assert (log.log_end_offset, log.latest_epoch) == (1, 2)
+
+
 def test_a_log_truncated_fully_starts_at_the_given_offset() -> None:
     disk = MemoryDisk()
     log = open_log(disk)

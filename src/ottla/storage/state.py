@@ -244,8 +244,16 @@ class LogState:
     # --- cutting
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
-        """Drops everything from `offset` on; whether there was anything."""
+        """Drops everything from `offset` on; whether there was anything.
+
+        An epoch without a record of its own goes even so: a leader of that epoch who wrote nothing would otherwise be told for
+        ever that its log parts from the next leader's.
+        """
         if offset >= self.log_end_offset:
+            try:
+                self._epochs.truncate_end(offset)
+            except OSError as error:
+                raise storage_error(error, f"writing the leader epochs of {self.directory}") from error
             return False
         if offset <= self._segments.first.base_offset:
             self.truncate_fully_and_start_at(offset, now_ms)
