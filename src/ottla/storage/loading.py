@@ -32,6 +32,9 @@ from ottla.storage.snapshots import Snapshots
 from ottla.storage.types import Origin
 
 
+_LEFTOVERS = (files.DELETED, files.CLEANED, files.SWAP, files.TEMPORARY)
+
+
 class Loaded(NamedTuple):
     segments: Segments
     epochs: LeaderEpochs
@@ -53,8 +56,11 @@ class Loader:
         self._unsynced: set[str] = set()
 
     def load(self, *, clean: bool, recovery_point: int, log_start_offset: int) -> Loaded:
-        self._disk.make_directory(self._directory)
-        names = self._resolve_leftovers(self._disk.list(self._directory))
+        names = self._disk.list(self._directory)
+        if not names:
+            self._disk.make_directory(self._directory)
+        elif any(name.endswith(_LEFTOVERS) for name in names):
+            names = self._resolve_leftovers(names)
         segments = Segments(self._disk, self._find_segments(names))
         epochs = LeaderEpochs(self._disk, f"{self._directory}/{files.LEADER_EPOCHS}")
         taken = self._find_snapshots(names, segments)

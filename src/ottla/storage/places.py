@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ottla.storage.segment import SegmentReader
 
-MAX_PLACES = 64  # a generation; there are two
+MAX_PLACES = 16  # a generation; there are two, and perhaps ten thousand logs
 
 
 class Places:
