@@ -31,7 +31,6 @@ from ottla.storage.segments import Segments
 from ottla.storage.snapshots import Snapshots
 from ottla.storage.types import Origin
 
-
 _LEFTOVERS = (files.DELETED, files.CLEANED, files.SWAP, files.TEMPORARY)
 
 
