@@ -8,14 +8,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
 
 from ottla.cli.main import main
 
 LIMIT_S = 60.0
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+
+def environment(bootstrap: str | None = None) -> dict[str, str]:
+    """This checkout first, wherever the command is started."""
+    more = {"OTTLA_BOOTSTRAP": bootstrap} if bootstrap else {}
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH")]))} | more
 
 
 def ottla(*arguments: str, stdin: str = "", bootstrap: str | None = None) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | ({"OTTLA_BOOTSTRAP": bootstrap} if bootstrap else {})
     return subprocess.run(
         [sys.executable, "-m", "ottla", *arguments],
         input=stdin,
@@ -23,7 +30,7 @@ def ottla(*arguments: str, stdin: str = "", bootstrap: str | None = None) -> sub
         text=True,
         timeout=LIMIT_S,
         check=False,
-        env=environment,
+        env=environment(bootstrap),
     )
 
 
@@ -36,6 +43,7 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env=environment(),
     )
     try:
         assert process.stdout is not None
@@ -46,8 +54,12 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         )
         yield process, line.removeprefix("ready bootstrap=").strip()
     finally:
-        process.kill()
-        process.communicate()
+        process.terminate()
+        try:
+            process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
 
 
 def here(*arguments: str, stdin: str = "", bootstrap: str | None = None) -> subprocess.CompletedProcess[str]:

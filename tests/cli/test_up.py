@@ -6,6 +6,7 @@ import signal
 import socket
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.cli.processes import LIMIT_S, ottla, running
@@ -135,3 +136,21 @@ def test_a_bad_properties_file_is_one_sentence(tmp_path: Path, line: str) -> Non
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert name in done.stderr or value in done.stderr
+
+
+def test_three_brokers_serve_and_stop_together(tmp_path: Path) -> None:
+    with running("up", "--port", "0", "--brokers", "3", "--data", str(tmp_path)) as (process, bootstrap):
+        assert len(bootstrap.split(",")) == 3
+        assert ottla("topics", "create", "orders", "-r", "3", bootstrap=bootstrap).returncode == 0
+        process.terminate()
+        assert process.wait(LIMIT_S) == 0
+    assert all((tmp_path / f"node-{number}" / ".kafka_cleanshutdown").exists() for number in (1, 2, 3))
+
+
+def test_brokers_do_not_outlive_the_command_that_started_them(tmp_path: Path) -> None:
+    with running("up", "--port", "0", "--brokers", "2", "--data", str(tmp_path)) as (process, _):
+        children = psutil.Process(process.pid).children()
+        assert len(children) == 2
+        process.kill()
+        _, alive = psutil.wait_procs(children, timeout=LIMIT_S)
+    assert not alive

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import threading
 from pathlib import Path
 
 import click
@@ -28,8 +32,9 @@ def read_properties(file: Path) -> dict[str, str]:
     metavar="NAME=VALUE",
     help="A property that wins over the file.",
 )
+@click.option("--with-parent", is_flag=True, hidden=True, help="Stop when standard input ends.")
 @logging_option
-def command(file: Path, overrides: dict[str, str], log_level: str) -> int:
+def command(file: Path, overrides: dict[str, str], with_parent: bool, log_level: str) -> int:
     """Run one node from a properties file, until SIGTERM or Ctrl-C. Its folder must be formatted (`ottla storage format`)."""
     start_logging(log_level)
     from ottla.broker.config import ConfigError, NodeConfig
@@ -44,4 +49,12 @@ def command(file: Path, overrides: dict[str, str], log_level: str) -> int:
         raise click.ClickException(str(error)) from None
     if not is_formatted(directory):
         raise click.ClickException(f"{directory} is not formatted; first run `ottla storage format {file} --cluster-id ID`")
+    if with_parent:
+        threading.Thread(target=_stop_with_standard_input, daemon=True).start()
     return run_loop(serve(properties, ready))
+
+
+def _stop_with_standard_input() -> None:
+    """Whoever started this node holds the other end, and lets it go by ending, even by kill -9."""
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)

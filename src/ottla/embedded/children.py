@@ -33,8 +33,8 @@ class ChildNode:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(properties_text(properties))
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "ottla", "server", str(file), "--log-level", log_level],
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-P", "-m", "ottla", "server", str(file), "--log-level", log_level, "--with-parent"],
+            stdin=subprocess.PIPE,  # closed by the system when this process is gone, however it went: then the child stops, too
             stdout=subprocess.PIPE,
             text=True,
             # Ctrl-C in a terminal goes to the whole group: the parent alone decides when the children stop.
