@@ -34,6 +34,7 @@ TOOLS = {
     "ConfigCommand": "kafka.admin.ConfigCommand",
     "ConsoleConsumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
     "ConsumerGroupCommand": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "ReassignPartitionsCommand": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
     "StorageTool": "kafka.tools.StorageTool",
     "Kafka": "kafka.Kafka",
 }  # the others are in org.apache.kafka.tools

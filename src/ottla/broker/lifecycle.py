@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from ottla.metadata.features import KRAFT_VERSION, SUPPORTED_LEVELS
+from ottla.metadata.features import SUPPORTED_LEVELS
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.protocol.messages.controller import BrokerHeartbeatRequest, BrokerHeartbeatResponse, BrokerRegistrationRequest
 
@@ -85,7 +85,6 @@ class Lifecycle:
                     name=name, min_supported_version=levels.lowest, max_supported_version=levels.highest
                 )
                 for name, levels in SUPPORTED_LEVELS.items()
-                if name != KRAFT_VERSION
             ],
             rack=node.config.rack,
             log_dirs=[node.directory.directory_id],

@@ -1,0 +1,223 @@
+"""ottla brokers beside Java brokers, replicas of one partition on both kinds, either kind leading, under load.
+
+What must hold: every acknowledged record is read back once, in order, by a Java and by a librdkafka consumer, and the replicas on
+all brokers hold identical batches; while leadership moves, replicas move, and every broker is killed -9 in turn.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.records.batch import headers
+from tests.compatibility.kafka import run_tool
+from tests.compatibility.mixed import MixedCluster
+from tests.compatibility.wire import Closed, Wire, wait_until
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+PARTITIONS = 3
+TOPIC = "mixed"
+Line = tuple[int, int]  # partition and number
+
+
+class Load:
+    """An idempotent producer that writes numbers to each partition, and remembers which were acknowledged."""
+
+    def __init__(self, bootstrap: str) -> None:
+        settings = {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
+        self.producer = confluent_kafka.Producer(settings)
+        self.acknowledged: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
+        self.errors: list[str] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.producer.flush(60)
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            for partition in range(PARTITIONS):
+                try:
+                    self.producer.produce(TOPIC, str(number), partition=partition, on_delivery=self._delivered)
+                except BufferError:
+                    self.producer.poll(0.1)
+            number += 1
+            self.producer.poll(0)
+            time.sleep(0.002)
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.errors.append(str(error))
+        else:
+            self.acknowledged[message.partition()].append(int(message.value()))
+
+    def wait_for_more(self, count: int = 50) -> None:
+        """Every partition makes progress: it has a leader that its followers follow."""
+        before = {partition: len(numbers) for partition, numbers in self.acknowledged.items()}
+        wait_until(
+            "every partition being written to",
+            lambda: all(len(numbers) >= before[partition] + count for partition, numbers in self.acknowledged.items()),
+        )
+
+
+def leaders(cluster: MixedCluster, topic: str = TOPIC) -> dict[int, tuple[int, list[int], list[int]]]:
+    """By partition: leader, replicas, in-sync set, as the first broker that answers tells them."""
+    for node_id in cluster.broker_ids:
+        try:
+            with Wire(("127.0.0.1", cluster.ports[node_id]), timeout_s=5) as wire:
+                asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=topic)])
+                answer = wire.ask(asked, 8)
+        except (OSError, Closed):
+            continue
+        return {
+            row.partition_index: (row.leader_id, row.replica_nodes, sorted(row.isr_nodes)) for row in answer.topics[0].partitions
+        }
+    return {}
+
+
+def wait_in_sync(cluster: MixedCluster) -> None:
+    wait_until(
+        "all replicas in sync",
+        lambda: (rows := leaders(cluster)) and all(isr == sorted(replicas) for _, replicas, isr in rows.values()),
+        limit_s=90,
+    )
+
+
+def create(cluster: MixedCluster, replicas: list[int]) -> None:
+    assignment = ",".join(":".join(map(str, replicas[shift:] + replicas[:shift])) for shift in range(PARTITIONS))
+    done = run_tool(
+        "TopicCommand", "--bootstrap-server", cluster.bootstrap, "--create", "--topic", TOPIC,
+        "--replica-assignment", assignment, "--config", "min.insync.replicas=2",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    wait_in_sync(cluster)
+
+
+def reassign(cluster: MixedCluster, replicas: list[list[int]]) -> None:
+    """Also moves leadership: the first of the new replicas is then preferred."""
+    plan = {
+        "version": 1,
+        "partitions": [{"topic": TOPIC, "partition": index, "replicas": row} for index, row in enumerate(replicas)],
+    }
+    path = cluster.folder / "plan.json"
+    path.write_text(json.dumps(plan))
+    arguments = ["--bootstrap-server", cluster.bootstrap, "--reassignment-json-file", str(path)]
+    done = run_tool("ReassignPartitionsCommand", *arguments, "--execute")
+    assert done.returncode == 0, done.stdout + done.stderr
+    wait_until(
+        "the reassignment",
+        lambda: all(leaders(cluster)[index][1] == row for index, row in enumerate(replicas)),
+    )
+    wait_in_sync(cluster)
+
+
+def elect_preferred(cluster: MixedCluster) -> None:
+    arguments = ["--bootstrap-server", cluster.bootstrap, "--election-type", "preferred", "--all-topic-partitions"]
+    done = run_tool("LeaderElectionCommand", *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    wait_until("preferred leaders", lambda: all(leader == rows[0] for leader, rows, _ in leaders(cluster).values()))
+
+
+def read_with_librdkafka(cluster: MixedCluster, count: int) -> list[Line]:
+    settings = {"bootstrap.servers": cluster.bootstrap, "group.id": "judge", "auto.offset.reset": "earliest", "log_level": 0}
+    consumer = confluent_kafka.Consumer(settings)
+    consumer.assign([confluent_kafka.TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
+    lines: list[Line] = []
+    deadline = time.monotonic() + 60
+    while len(lines) < count and time.monotonic() < deadline:
+        lines += [(message.partition(), int(message.value())) for message in consumer.consume(10_000, 1.0) if not message.error()]
+    consumer.close()
+    return lines
+
+
+def read_with_java(cluster: MixedCluster, count: int) -> list[Line]:
+    done = run_tool(
+        "ConsoleConsumer", "--bootstrap-server", cluster.bootstrap, "--topic", TOPIC, "--from-beginning",
+        "--max-messages", str(count), "--timeout-ms", "30000", "--formatter-property", "print.partition=true",
+    )  # fmt: skip
+    rows = [line.split("\t") for line in done.stdout.splitlines() if line.startswith("Partition:")]
+    return [(int(partition.removeprefix("Partition:")), int(value)) for partition, value in rows]
+
+
+def judge(cluster: MixedCluster, load: Load) -> None:
+    """Every acknowledged record once and in order, for both kinds of consumer; the same batches on every replica."""
+    wait_in_sync(cluster)
+    ends = {}
+    for partition in range(PARTITIONS):
+        with_end = cluster.partition_folder(cluster.broker_ids[0], TOPIC, partition)
+        assert with_end.is_dir() or cluster.broker_ids[0] not in leaders(cluster)[partition][1]
+        ends[partition] = len(load.acknowledged[partition])
+    total = sum(ends.values())
+    assert total > 1000
+    for read in (read_with_librdkafka, read_with_java):
+        lines = read(cluster, total)
+        for partition in range(PARTITIONS):
+            numbers = [number for owner, number in lines if owner == partition]
+            assert len(numbers) == len(set(numbers)), f"{read.__name__}: a record of partition {partition} came twice"
+            assert numbers == sorted(numbers), f"{read.__name__}: partition {partition} is out of order"
+            missing = set(load.acknowledged[partition]) - set(numbers)
+            assert not missing, f"{read.__name__}: {len(missing)} acknowledged records of partition {partition} are lost"
+    for partition, (_, replicas, _) in leaders(cluster).items():
+        copies = {node_id: batches(cluster.partition_folder(node_id, TOPIC, partition)) for node_id in replicas}
+        first = next(iter(copies.values()))
+        assert all(copy == first for copy in copies.values()), f"replicas of {partition} differ: {copies.keys()}"
+
+
+def batches(folder: Path) -> list[bytes]:
+    found = []
+    for path in sorted(folder.glob("*.log")):
+        content = path.read_bytes()
+        found += [content[position : position + header.size] for position, header in headers(content)]
+    return found
+
+
+def dump(cluster: MixedCluster, node_id: int, partition: int) -> list[str]:
+    folder = cluster.partition_folder(node_id, TOPIC, partition)
+    files = ",".join(str(path) for path in sorted(folder.glob("*.log")))
+    done = run_tool("DumpLogSegments", "--deep-iteration", "--files", files)
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stdout.splitlines() if line.startswith(("baseOffset", "|"))]
+
+
+@pytest.mark.parametrize(("java_brokers", "ottla_brokers"), [(2, 1), (1, 2)], ids=["two Java, one ottla", "one Java, two ottla"])
+def test_brokers_of_both_kinds_keep_every_acknowledged_record(tmp_path: Path, java_brokers: int, ottla_brokers: int) -> None:
+    with MixedCluster(tmp_path, java_brokers=java_brokers, ottla_brokers=ottla_brokers) as cluster:
+        ids = cluster.broker_ids
+        create(cluster, ids)
+        with Load(cluster.bootstrap) as load:
+            load.wait_for_more()
+            # Leadership of every partition to ottla, then to Java, then spread again.
+            ottla_first, java_first = cluster.ottla_ids + cluster.java_ids, cluster.java_ids + cluster.ottla_ids
+            for order in (ottla_first, java_first):
+                reassign(cluster, [order] * PARTITIONS)
+                elect_preferred(cluster)
+                load.wait_for_more()
+            reassign(cluster, [ids[shift:] + ids[:shift] for shift in range(PARTITIONS)])
+            elect_preferred(cluster)
+            for node_id in ids:
+                cluster.kill(node_id)
+                load.wait_for_more()
+                cluster.start_node(node_id)
+                cluster.wait_serving(node_id)
+                wait_in_sync(cluster)
+        assert not load.errors, load.errors[:3]
+        judge(cluster, load)
+        shown = [dump(cluster, node_id, 0) for node_id in (cluster.java_ids[0], cluster.ottla_ids[0])]
+        assert shown[0] == shown[1]
+        for node_id in cluster.ottla_ids:
+            assert "Traceback" not in cluster.output(node_id), cluster.output(node_id)[-3000:]
