@@ -8,7 +8,9 @@ and whoever started it starts the next.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,8 @@ class Copier:
         self.source, self.target, self.partitions = options.source, options.target, options.partitions
         self.life = f"{options.transactional_id}-{os.getpid()}"
         self.recorder = Recorder(self.life, Path(options.folder) / f"{self.life}.jsonl")
-        common = {"bootstrap.servers": options.bootstrap, "log_level": 0}
+        # librdkafka 2.16 may forget what it was reading when it bootstraps anew, which it does whenever its only broker is gone.
+        common = {"bootstrap.servers": options.bootstrap, "log_level": 0, "metadata.recovery.strategy": "none"}
         self.consumer = Consumer(
             {
                 **common,
@@ -37,7 +40,10 @@ class Copier:
                 "auto.offset.reset": "earliest",
             }
         )
-        self.producer = Producer({**common, "transactional.id": options.transactional_id, "transaction.timeout.ms": 30_000})
+        debug = {"debug": os.environ["RDKAFKA_DEBUG"], "log_level": 7} if "RDKAFKA_DEBUG" in os.environ else {}
+        self.producer = Producer(
+            {**common, "transactional.id": options.transactional_id, "transaction.timeout.ms": 30_000, **debug}
+        )
         self.attempt = 0
 
     def run(self) -> None:
@@ -94,6 +100,7 @@ class Copier:
 
 
 def main() -> None:
+    faulthandler.register(signal.SIGUSR1)  # where does it hang?
     parser = argparse.ArgumentParser()
     for name in ("bootstrap", "source", "target", "group", "transactional-id", "folder"):
         parser.add_argument(f"--{name}", required=True)
