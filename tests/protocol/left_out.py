@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # A part of a message's name → why every message with it in its name is left out.
-_REASONS = {
+REASONS = {
     "DelegationToken": "delegation tokens wait until there is a security layer that could use them",
     "ShareGroup": "share groups (KIP-932) wait",
     "ShareFetch": "share groups (KIP-932) wait",
@@ -21,4 +21,4 @@ _REASONS = {
 
 def why_left_out(name: str) -> str | None:
     """The reason a message is not declared, or nothing if it must be."""
-    return next((reason for part, reason in _REASONS.items() if part in name), None)
+    return next((reason for part, reason in REASONS.items() if part in name), None)

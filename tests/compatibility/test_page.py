@@ -1,0 +1,88 @@
+"""docs/COMPATIBILITY.md says what ottla speaks. It is printed from the table of APIs, the handlers and the accepted differences:
+
+OTTLA_PRINT=1 python -m pytest tests/compatibility/test_page.py
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from ottla.broker import handlers
+from ottla.broker.dispatch import served_by
+from ottla.protocol.apis import APIS, Api
+from tests.compatibility.differential.differences import ACCEPTED
+from tests.compatibility.differential.transcripts import SCENARIOS, kept
+from tests.protocol.left_out import REASONS
+
+handlers.load()
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "COMPATIBILITY.md"
+NOT_ADVERTISED = {"GetTelemetrySubscriptions", "PushTelemetry"}
+
+INTRODUCTION = """\
+# What ottla speaks
+
+Printed by `tests/compatibility/test_page.py` from the table of APIs (`src/ottla/protocol/apis.py`), the registered handlers and the
+list of accepted differences; do not edit by hand.
+
+The yardstick is Apache Kafka 4.3. Requests and responses of every version below are judged against Kafka's own definitions, against
+`kio`, and against frames captured from librdkafka, kafka-python, aiokafka and Kafka's Java clients. Behaviour is judged by asking both
+systems the same {questions:,} questions and comparing the answers field by field (`tests/compatibility/differential`), and by running the
+same scripts with those four clients against both.
+"""
+
+
+def page() -> str:
+    questions = sum(len(versions) for name in SCENARIOS for versions in kept(name).values())
+    parts = [INTRODUCTION.format(questions=questions), *_served(), *_not_served(), *_differences()]
+    return "\n".join(parts) + "\n"
+
+
+def _versions(api: Api) -> str:
+    return (
+        f"0-{api.versions.last}, of which 0-2 only so that older librdkafka compresses"
+        if api.name == "Produce"
+        else str(api.versions)
+    )
+
+
+def _served() -> Iterator[str]:
+    yield "## Served\n"
+    yield "| key | request | versions | by brokers | by controllers |"
+    yield "|---:|---|---|:---:|:---:|"
+    broker, controller = served_by("broker"), served_by("controller")
+    for key, api in sorted(APIS.items()):
+        if key in broker or key in controller:
+            note = " (declined; not advertised)" if api.name in NOT_ADVERTISED else ""
+            marks = ("●" if key in broker else "", "●" if key in controller else "")
+            yield f"| {key} | {api.name}{note} | {_versions(api)} | {marks[0]} | {marks[1]} |"
+    yield ""
+
+
+def _not_served() -> Iterator[str]:
+    served = served_by("broker").keys() | served_by("controller").keys()
+    rest = [api.name for key, api in sorted(APIS.items()) if key not in served]
+    yield "## Not served\n"
+    if rest:
+        yield f"Declared, but without a handler yet: {', '.join(rest)}.\n"
+    yield "Not declared at all:\n"
+    for part, reason in REASONS.items():
+        yield f"- `{part}…`: {reason}."
+    yield ""
+
+
+def _differences() -> Iterator[str]:
+    yield "## Where ottla answers otherwise, and why\n"
+    yield "Everything else that was compared is equal, field by field.\n"
+    for rule in ACCEPTED:
+        apis = re.findall(r"[A-Z]\w+", rule.question)
+        yield f"- {' and '.join(f'`{name}`' for name in apis) or 'Everywhere'}: {rule.reason}"
+
+
+def test_the_page_is_what_the_tables_say() -> None:
+    if os.environ.get("OTTLA_PRINT"):
+        PAGE.parent.mkdir(exist_ok=True)
+        PAGE.write_text(page())
+    assert PAGE.read_text() == page(), "run: OTTLA_PRINT=1 python -m pytest tests/compatibility/test_page.py"
