@@ -15,6 +15,7 @@ from ottla.broker.node import Node
 from ottla.host import World
 from ottla.host.clock import RealClock, RealRandomness
 from ottla.host.disk import RealDisk
+from ottla.host.limits import raise_open_files
 from ottla.host.network import RealNetwork
 from ottla.host.workers import RealWorkers
 from ottla.model.errors import ApiError
@@ -22,6 +23,7 @@ from ottla.storage.directory import StorageError
 
 
 def real_world() -> World:
+    raise_open_files()
     return World(RealClock(), RealRandomness(), RealNetwork(), RealDisk(), RealWorkers())
 
 
