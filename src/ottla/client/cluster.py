@@ -122,6 +122,11 @@ class Cluster:
 
     # Connections -------------------------------------------------------------------------------------------------------
 
+    @staticmethod
+    def throttle_ms(connection: Connection) -> float:
+        """For how long a broker has asked to be left alone, because a quota is used up."""
+        return max(0.0, connection.throttled_until - asyncio.get_running_loop().time()) * 1000
+
     def ready_connection(self, broker_id: int, purpose: str = "") -> Connection | None:
         """The open connection to a broker, if there is one now."""
         ready = self._connections.get((broker_id, purpose))
@@ -222,6 +227,8 @@ class Cluster:
     async def ask(self, broker_id: int | None, request: Message, *, timeout_ms: float | None = None) -> Any:
         """One request, one attempt. `None` asks whoever is at hand."""
         connection = await (self.any_connection() if broker_id is None else self.connection(broker_id))
+        if (wait_ms := self.throttle_ms(connection)) > 0:
+            await asyncio.sleep(wait_ms / 1000)
         return await connection.request(request, timeout_ms=timeout_ms)
 
     async def ask_controller(self, request: Message) -> Any:

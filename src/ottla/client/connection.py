@@ -122,6 +122,7 @@ class Connection(asyncio.Protocol):
         self.features: dict[str, int] = {}  # finalized features: name, level
         self.features_epoch = -1
         self.sent = 0  # requests so far
+        self.throttled_until = 0.0  # loop time before which the peer wants no more (KIP-219); callers that can wait should
         self.on_lost: Callable[[Connection, NetworkError], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -289,7 +290,10 @@ class Connection(asyncio.Protocol):
         if pending.future.done():  # the caller gave up; the answer is of no use
             return
         try:
-            pending.future.set_result(_decode_answer(pending, frame, position + 4))
+            message = _decode_answer(pending, frame, position + 4)
+            if throttle_ms := getattr(message, "throttle_time_ms", 0):
+                self.throttled_until = self._loop.time() + throttle_ms / 1000
+            pending.future.set_result(message)
         except ProtocolError as error:
             pending.future.set_exception(error)
             self._fail(ConnectionLost(f"{self.address} sent an answer that cannot be read: {error}"))

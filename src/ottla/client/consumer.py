@@ -93,29 +93,32 @@ class Consumer:
         """Commit (if that is automatic), give the partitions up, leave the group at once, disconnect."""
         if self._closed:
             return
-        if self._started:
-            try:
+        try:
+            if self._started:
                 async with asyncio.timeout(timeout_ms / 1000):
                     await self._leave()
-            except (TimeoutError, OttlaError) as error:
-                log.warning("close_incomplete error=%s", error)
-        self._closed = True
-        if self._fetcher is not None:
-            self._fetcher.close()
-        for task in self._commits:
-            task.cancel()
-        self._event.set()
-        await self._cluster.close()
+        except (TimeoutError, OttlaError) as error:
+            log.warning("close_incomplete error=%s", error)
+        finally:  # a listener may raise what it likes: the consumer is closed all the same
+            self._closed = True
+            if self._fetcher is not None:
+                self._fetcher.close()
+            for task in self._commits:
+                task.cancel()
+            self._event.set()
+            await self._cluster.close()
 
     async def _leave(self) -> None:
         await self._wait_for_commits()
         if self._settings["enable_auto_commit"] and self._positions:
             await self._commit_automatically()
-        if self._coordination is not None:
-            if owned := self._coordination.member.owned:
-                await self._listener.on_partitions_revoked(owned)
-            await self._coordination.leave("the consumer was closed")
-            self._coordination = None
+        coordination, self._coordination = self._coordination, None
+        if coordination is not None:
+            try:
+                if owned := coordination.member.owned:
+                    await self._listener.on_partitions_revoked(owned)
+            finally:
+                await coordination.leave("the consumer was closed")
 
     async def __aenter__(self) -> Self:
         try:
@@ -294,6 +297,7 @@ class Consumer:
         deadline = None if timeout_ms is None else loop.time() + timeout_ms / 1000
         if not self._positions and self._subscription is None and self._pattern is None:
             raise IllegalState("this Consumer reads nothing yet: subscribe to topics, or assign partitions")
+        await asyncio.sleep(0)  # a loop of polls that all find something must not starve heartbeats
         while True:
             self._event.clear()
             await self._do_duties()

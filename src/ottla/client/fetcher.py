@@ -47,7 +47,7 @@ _MOVED = frozenset(
     }
 )
 
-Wanted = tuple[int, int, int]  # fetch offset, leader epoch, most bytes
+Wanted = tuple[int, int, int, int]  # fetch offset, leader epoch, epoch of the record before it, most bytes
 
 
 class _Session:
@@ -138,6 +138,9 @@ class Fetcher:
         if connection is None:
             self._start(("connection", node), self._open(node))
             return
+        if (wait_ms := self._cluster.throttle_ms(connection)) > 0:
+            self._loop.call_later(wait_ms / 1000, self.poke)
+            return
         session = self._sessions.setdefault(node, _Session())
         uses_ids = all(self._topic_id(position.key.topic) for position in share)
         version = connection.version_of(FetchRequest, None if uses_ids else LAST_VERSION_WITH_NAMES)
@@ -168,7 +171,7 @@ class Fetcher:
         topic = self._cluster.view.topics.get(position.key.topic)
         info = topic.partition(position.key.partition) if topic is not None else None
         epoch = info.leader_epoch if info is not None else -1
-        return (position.fetch_offset, epoch, self._settings["max_partition_fetch_bytes"])
+        return (position.fetch_offset, epoch, position.fetch_epoch, self._settings["max_partition_fetch_bytes"])
 
     def _request(self, session: _Session, wanted: dict[TopicPartition, Wanted]) -> FetchRequest:
         sessions = self._settings["enable_fetch_sessions"]
@@ -179,11 +182,17 @@ class Fetcher:
             forgotten = [key for key in session.partitions if key not in wanted]
         kind = FetchRequest.FetchTopic
         topics: dict[str, Any] = {}
-        for (name, number), (offset, epoch, size) in changed.items():
+        for (name, number), (offset, epoch, last_epoch, size) in changed.items():
             if name not in topics:
                 topics[name] = kind(topic=name, topic_id=self._topic_id(name) or bytes(16))
             topics[name].partitions.append(
-                kind.FetchPartition(partition=number, current_leader_epoch=epoch, fetch_offset=offset, partition_max_bytes=size)
+                kind.FetchPartition(
+                    partition=number,
+                    current_leader_epoch=epoch,
+                    fetch_offset=offset,
+                    last_fetched_epoch=last_epoch,
+                    partition_max_bytes=size,
+                )
             )
         gone: dict[str, Any] = {}
         for name, number in forgotten:
@@ -285,6 +294,9 @@ class Fetcher:
         if part.preferred_read_replica >= 0:
             position.preferred = part.preferred_read_replica
             position.preferred_until_ms = self._cluster.now_ms() + self._settings["metadata_max_age_ms"]
+        if part.diverging_epoch.end_offset >= 0:
+            self._truncated(position, part.diverging_epoch.end_offset)
+            return
         data = part.records
         if not data:
             return
@@ -298,7 +310,18 @@ class Fetcher:
         aborted = tuple(AbortedTransaction(row.producer_id, row.first_offset) for row in part.aborted_transactions or ())
         if self._settings["isolation_level"] != "read_committed":
             aborted = ()
-        position.add(Chunk(data, aborted, batches[0][1].next_offset))
+        position.add(Chunk(data, aborted, batches[0][1].next_offset), batches[0][1].leader_epoch)
+
+    def _truncated(self, position: Position, offset: int) -> None:
+        """The log was cut below what was read (an unclean election, KIP-320): go on where it still agrees, or say so."""
+        if self._settings["auto_offset_reset"] == "none":
+            self.error = ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{position.key} was truncated to offset {offset}, below {position.fetch_offset}; records that were read are gone. Seek to go on",
+            )
+            return
+        log.warning("truncated partition=%s from=%s to=%s", position.key, position.fetch_offset, offset)
+        position.seek(offset)
 
     def _refused(self, position: Position, part: Any, endpoints: list[Broker]) -> None:
         code = code_of(part.error_code)

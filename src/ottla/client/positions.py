@@ -68,6 +68,7 @@ class Position:
         "chunks",
         "current",
         "epoch",
+        "fetch_epoch",
         "fetch_offset",
         "fetching",
         "high_watermark",
@@ -98,6 +99,7 @@ class Position:
         self.last_stable_offset = -1
         self.log_start_offset = -1
         self.fetch_offset = -1
+        self.fetch_epoch = -1  # of the record before it; lets a broker tell that the log was cut (KIP-320)
         self.clear()
 
     def clear(self) -> None:
@@ -109,24 +111,24 @@ class Position:
         self.index = 0
         self.buffered = 0
         if self.offset is not None:
-            self.fetch_offset = self.offset
+            self.fetch_offset, self.fetch_epoch = self.offset, self.epoch
 
     def seek(self, offset: int, epoch: int = -1) -> None:
         self.offset, self.epoch, self.reset = offset, epoch, None
         self.clear()
 
     def reset_to(self, reset: int) -> None:
-        self.offset, self.reset = None, reset
+        self.offset, self.epoch, self.reset = None, -1, reset
         self.clear()
 
     @property
     def has_room(self) -> bool:
         return len(self.chunks) + (self.current is not None) < MAX_CHUNKS
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: Chunk, leader_epoch: int) -> None:
         self.chunks.append(chunk)
         self.buffered += len(chunk.data)
-        self.fetch_offset = chunk.next_offset
+        self.fetch_offset, self.fetch_epoch = chunk.next_offset, leader_epoch
 
     # Records -----------------------------------------------------------------------------------------------------------
 

@@ -218,6 +218,9 @@ class Sender:
         if connection is None:
             self._start(("connection", leader), self._open(leader))
             return
+        if (wait_ms := self._cluster.throttle_ms(connection)) > 0:
+            self._loop.call_later(wait_ms / 1000, self.wake)
+            return
         limit = self._settings["max_in_flight_requests_per_connection"]
         while self._under_way.get(id(connection), 0) < limit and connection.is_open:
             batches = self._accumulator.drain(partitions, self.identity, now)

@@ -1,0 +1,239 @@
+"""The consumer against a broker played by the test: what only a cluster in trouble would answer."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from ottla import ApiError, Consumer
+from ottla.model.errors import ErrorCode
+from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.records.builder import build_batch
+from ottla.records.record import Record
+from tests.client.peers import kafka_peer, versions_answer
+from tests.client.waiting import poll_forever
+
+TOPIC_ID = b"t" * 16
+PART = FetchResponse.FetchableTopicResponse.PartitionData
+MAX_FETCHES = 200
+
+
+def batch(*offsets: int, epoch: int = 0) -> bytes:
+    return build_batch([Record(offset, 0, None, b"%d" % offset) for offset in offsets], leader_epoch=epoch)
+
+
+class Broker:
+    """One node of a cluster; `fetches` says what it was asked, `reply` what it answers."""
+
+    def __init__(self, node: int, reply) -> None:
+        self.node = node
+        self.reply = reply
+        self.port = 0
+        self.cluster: list[Broker] = [self]
+        self.leader = node
+        self.fetches: list[FetchRequest] = []
+
+    def answer(self, key, version, request):
+        if key == 18:
+            return versions_answer()
+        if isinstance(request, MetadataRequest):
+            return self.metadata()
+        assert isinstance(request, FetchRequest)
+        self.fetches.append(request)
+        assert len(self.fetches) < MAX_FETCHES
+        return self.reply(self, request)
+
+    def metadata(self):
+        topic = MetadataResponse.MetadataResponseTopic
+        part = topic.MetadataResponsePartition(
+            partition_index=0, leader_id=self.leader, leader_epoch=1, replica_nodes=[self.leader]
+        )
+        return MetadataResponse(
+            brokers=[
+                MetadataResponse.MetadataResponseBroker(node_id=each.node, host="127.0.0.1", port=each.port)
+                for each in self.cluster
+            ],
+            topics=[topic(name="t", topic_id=TOPIC_ID, partitions=[part])],
+        )
+
+
+def answer_with(session: int = 0, code: int = 0, **part) -> FetchResponse:
+    fields = {"high_watermark": 10, "records": b""} | part
+    topic = FetchResponse.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[PART(partition_index=0, **fields)])
+    return FetchResponse(error_code=code, session_id=session, responses=[] if code else [topic])
+
+
+@asynccontextmanager
+async def cluster(*brokers: Broker):
+    async with asyncio.timeout(20):
+        if len(brokers) == 1:
+            async with kafka_peer(brokers[0].answer) as port:
+                brokers[0].port = port
+                yield f"127.0.0.1:{port}"
+        else:
+            async with kafka_peer(brokers[0].answer) as one, kafka_peer(brokers[1].answer) as two:
+                brokers[0].port, brokers[1].port = one, two
+                brokers[0].cluster = brokers[1].cluster = list(brokers)
+                brokers[1].leader = brokers[0].leader
+                yield f"127.0.0.1:{one}"
+
+
+@asynccontextmanager
+async def reading(bootstrap: str, offset: int, **settings):
+    async with Consumer(bootstrap_servers=bootstrap, retry_backoff_ms=5, **settings) as consumer:
+        consumer.assign([("t", 0)])
+        consumer.seek(("t", 0), offset)
+        yield consumer
+
+
+def asked(request: FetchRequest):
+    return request.topics[0].partitions[0] if request.topics else None
+
+
+async def take(consumer: Consumer, count: int) -> list[int]:
+    found = []
+    while len(found) < count:
+        found += [record.offset for record in await consumer.poll(1000)]
+    return found
+
+
+async def test_log_that_was_cut_is_read_on_where_it_still_agrees():
+    def reply(broker, request):
+        offset = asked(request).fetch_offset
+        if offset == 0:
+            return answer_with(records=batch(0, 1, 2, 3, epoch=1))
+        if offset == 4 and asked(request).last_fetched_epoch == 1:
+            return answer_with(diverging_epoch=PART.EpochEndOffset(epoch=0, end_offset=2))
+        return answer_with(records=batch(2, 3, 4, epoch=2)) if offset == 2 else answer_with()
+
+    async with cluster(Broker(1, reply)) as bootstrap, reading(bootstrap, 0, enable_fetch_sessions=False) as consumer:
+        assert await take(consumer, 7) == [0, 1, 2, 3, 2, 3, 4]
+
+
+async def test_log_that_was_cut_is_an_error_without_a_policy():
+    def reply(broker, request):
+        if asked(request).fetch_offset == 0:
+            return answer_with(records=batch(0, 1, epoch=1))
+        return answer_with(diverging_epoch=PART.EpochEndOffset(epoch=0, end_offset=1))
+
+    settings = {"enable_fetch_sessions": False, "auto_offset_reset": "none"}
+    async with cluster(Broker(1, reply)) as bootstrap, reading(bootstrap, 0, **settings) as consumer:
+        assert await take(consumer, 2) == [0, 1]
+        with pytest.raises(ApiError, match="truncated to offset 1"):
+            await poll_forever(consumer)
+
+
+async def test_closest_replica_is_read_until_it_fails_and_then_the_leader():
+    def leader(broker, request):
+        assert request.rack_id == "here"
+        offset = asked(request).fetch_offset
+        if offset == 0:
+            return answer_with(preferred_read_replica=2)
+        return answer_with(records=batch(offset))
+
+    def follower(broker, request):
+        offset = asked(request).fetch_offset
+        if offset < 2:
+            return answer_with(records=batch(offset))
+        return answer_with(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
+
+    one, two = Broker(1, leader), Broker(2, follower)
+    async with cluster(one, two) as bootstrap, reading(bootstrap, 0, client_rack="here", enable_fetch_sessions=False) as consumer:
+        assert await take(consumer, 3) == [0, 1, 2]
+    assert [asked(request).fetch_offset for request in two.fetches][:3] == [0, 1, 2]
+    assert 2 in [asked(request).fetch_offset for request in one.fetches]
+
+
+async def test_session_says_only_what_changed_and_is_made_anew_when_forgotten():
+    def reply(broker, request):
+        number = len(broker.fetches)
+        if number == 1:
+            return answer_with(session=77, records=batch(0))
+        if number == 2:
+            return FetchResponse(session_id=77)
+        if number == 3:
+            return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        return (
+            answer_with(session=78, records=batch(asked(request).fetch_offset)) if number == 4 else FetchResponse(session_id=78)
+        )
+
+    broker = Broker(1, reply)
+    async with cluster(broker) as bootstrap, reading(bootstrap, 0) as consumer:
+        assert await take(consumer, 2) == [0, 1]
+    first, second, third, fourth = broker.fetches[:4]
+    assert (first.session_id, first.session_epoch, asked(first).fetch_offset) == (0, 0, 0)
+    assert (second.session_id, second.session_epoch, asked(second).fetch_offset) == (77, 1, 1)
+    assert (third.session_id, third.session_epoch, third.topics) == (77, 2, [])
+    assert (fourth.session_id, fourth.session_epoch, asked(fourth).fetch_offset) == (0, 0, 1)
+
+
+async def test_hint_of_the_new_leader_is_followed_without_asking_for_metadata():
+    def old(broker, request):
+        return answer_with(
+            error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, current_leader=PART.LeaderIdAndEpoch(leader_id=2, leader_epoch=5)
+        )
+
+    def new(broker, request):
+        assert asked(request).current_leader_epoch == 5
+        return answer_with(records=batch(asked(request).fetch_offset))
+
+    one, two = Broker(1, old), Broker(2, new)
+    async with cluster(one, two) as bootstrap, reading(bootstrap, 3, enable_fetch_sessions=False) as consumer:
+        assert await take(consumer, 1) == [3]
+    assert len(one.fetches) == 1
+
+
+async def test_damaged_batch_is_an_error_that_stays_until_someone_seeks_past_it():
+    damaged = bytearray(batch(0, 1))
+    damaged[-1] ^= 1
+
+    def reply(broker, request):
+        offset = asked(request).fetch_offset
+        return (
+            answer_with(records=bytes(damaged) + batch(2))
+            if offset < 2
+            else answer_with(records=batch(offset) if offset < 4 else b"")
+        )
+
+    async with cluster(Broker(1, reply)) as bootstrap, reading(bootstrap, 0, enable_fetch_sessions=False) as consumer:
+        for _ in range(2):
+            with pytest.raises(ApiError, match="wrong checksum"):
+                await poll_forever(consumer)
+        consumer.seek(("t", 0), 2)
+        assert (await take(consumer, 1))[0] == 2
+
+
+async def test_answer_for_a_place_that_was_left_meanwhile_is_dropped():
+    arrived, go_on = asyncio.Event(), asyncio.Event()
+
+    async def serve_slowly(consumer):
+        await arrived.wait()
+        consumer.seek(("t", 0), 7)
+        go_on.set()
+
+    def reply(broker, request):
+        arrived.set()
+        offset = asked(request).fetch_offset
+        return answer_with(records=batch(offset, offset + 1))
+
+    async with cluster(Broker(1, reply)) as bootstrap, reading(bootstrap, 0, enable_fetch_sessions=False) as consumer:
+        consumer._fetcher.poke()
+        await serve_slowly(consumer)
+        assert (await take(consumer, 2))[:2] == [7, 8]
+
+
+async def test_broker_that_asks_for_patience_gets_it():
+    times = []
+
+    def reply(broker, request):
+        times.append(asyncio.get_running_loop().time())
+        made = answer_with(records=batch(asked(request).fetch_offset))
+        made.throttle_time_ms = 80 if len(times) == 1 else 0
+        return made
+
+    async with cluster(Broker(1, reply)) as bootstrap, reading(bootstrap, 0, enable_fetch_sessions=False) as consumer:
+        assert await take(consumer, 2) == [0, 1]
+    assert times[1] - times[0] >= 0.07
