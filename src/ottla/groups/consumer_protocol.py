@@ -210,6 +210,8 @@ def _is_subset(reported: Reported, member: Member) -> bool:
 
 def _update_member(working: Working, before: Member, request: ConsumerGroupHeartbeatRequest, context: Context) -> bool:
     """Record what the heartbeat says about the member; True when its subscription changed."""
+    if _says_nothing_new(before, request, context) and before.member_id in working.group.members:
+        return False
     names = request.subscribed_topic_names
     updated = replace(
         before,
@@ -227,6 +229,20 @@ def _update_member(working: Working, before: Member, request: ConsumerGroupHeart
     if updated != before or before.member_id not in working.group.members:
         working.emit(member_record(working.group.group_id, updated))
     return updated.topic_names != before.topic_names or (updated.topic_regex or "") != (before.topic_regex or "")
+
+
+def _says_nothing_new(member: Member, request: ConsumerGroupHeartbeatRequest, context: Context) -> bool:
+    """The usual heartbeat: alive, and nothing else."""
+    return (
+        request.subscribed_topic_names is None
+        and request.subscribed_topic_regex is None
+        and request.rebalance_timeout_ms == -1
+        and request.rack_id is None
+        and request.server_assignor is None
+        and request.instance_id in (None, member.instance_id)
+        and member.client_id == context.client_id
+        and member.client_host == context.client_host
+    )
 
 
 def _update_regexes(working: Working, topics_changed: bool, context: Context) -> bool:
