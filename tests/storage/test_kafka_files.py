@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,26 @@ def test_transaction_indexes_we_rebuild_are_byte_for_byte_those_kafka_wrote() ->
     disk.remove("data/recovery-point-offset-checkpoint")
     loaded(disk).close(NOW)
     assert {name: disk.read_all(f"data/transactions-0/{name}") for name in names} == theirs
+
+
+def test_what_kafka_compacted_we_compact_to_the_same_records() -> None:
+    """The same batches as `kafka_folder.fill` sent to Kafka, in segments of the same size."""
+    from tests.storage.kafka_folder import BASE_TIME
+    from tests.storage.test_compaction import clean
+
+    _, expected = unpacked()
+    config = replace(CONFIG, segment_bytes=1500, compact=True, delete=False, min_cleanable_dirty_ratio=0.01)
+    log = Log.open(MemoryDisk(), "data/compacted-0", TopicPartition("compacted", 0), bytes(16), config, NOW)
+    keyed = [
+        (b"key-%d" % (number % 6), None if number % 6 == 5 and number > 50 else b"v%d" % number, number) for number in range(60)
+    ]
+    keyed += [(b"tail-%d" % number, bytes(400), 100 + number) for number in range(6)]
+    for sequence, (key, value, moment) in enumerate(keyed):
+        append(log, value, key=key, timestamp=BASE_TIME + moment, producer_id=5, producer_epoch=0, base_sequence=sequence)
+        log.advance_high_watermark(log.log_end_offset)
+    assert clean(log) is not None
+    assert [segment.base_offset for segment in log.segments][-2:] == [62, 65], "segments end where Kafka's do"
+    assert served(log, "read_uncommitted") == expected["compacted"]["read_uncommitted"]
 
 
 def write_everything(folder: Path) -> Log:

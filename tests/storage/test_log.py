@@ -71,6 +71,18 @@ def test_a_roll_by_size_by_time_and_by_records_time() -> None:
     assert [segment.base_offset for segment in log.segments] == [0, 2, 3]
 
 
+def test_old_records_do_not_make_an_idle_log_roll_and_the_compaction_lag_does() -> None:
+    log = open_log(MemoryDisk(), LogConfig(segment_ms=1000))
+    append(log, b"a", timestamp=5)
+    assert not log.roll_if_due(NOW + 1000)
+    log = open_log(MemoryDisk(), LogConfig(segment_ms=1000, compact=True, max_compaction_lag_ms=100))
+    append(log, b"a", timestamp=NOW)
+    append(log, b"b", timestamp=NOW + 100)
+    assert len(log.segments) == 1
+    append(log, b"c", timestamp=NOW + 101)
+    assert len(log.segments) == 2
+
+
 def test_too_large_batches_are_refused_and_leave_nothing() -> None:
     log = open_log(MemoryDisk(), LogConfig(max_message_bytes=100, segment_bytes=150))
     with pytest.raises(ApiError) as refusal:

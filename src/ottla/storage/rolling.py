@@ -9,20 +9,30 @@ from ottla.storage.segment import MAX_RELATIVE_OFFSET, Segment
 def needed(
     segment: Segment, config: LogConfig, size: int, last_offset: int, timestamp: int, now_ms: int, jitter_seed: int
 ) -> bool:
-    """Before `size` bytes that end at `last_offset` and whose largest timestamp is `timestamp` are appended."""
+    """Before `size` bytes that end at `last_offset` and whose largest timestamp is `timestamp` are appended.
+
+    Age counts in the records' own time where they have one, so that a replayed log rolls as the first one did.
+    """
     if segment.size + size > config.segment_bytes or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
         return True
-    if segment.size and due(segment, config, timestamp, now_ms, jitter_seed):
-        return True
+    if segment.size:
+        first = segment.first_timestamp
+        age = timestamp - first if first >= 0 else now_ms - segment.created_ms
+        if age > _limit_ms(config, jitter_seed):
+            return True
     return segment.index_full(config.segment_index_bytes)
 
 
-def due(segment: Segment, config: LogConfig, timestamp: int, now_ms: int, jitter_seed: int) -> bool:
-    """By age: in the records' own time where they have one, so that a replayed log rolls as the first one did.
+def due(segment: Segment, config: LogConfig, now_ms: int, jitter_seed: int) -> bool:
+    """For a log that nobody appends to: by the wall clock, because its records may be from any time."""
+    return segment.size > 0 and now_ms - segment.created_ms > _limit_ms(config, jitter_seed)
 
-    The jitter that keeps partitions from rolling all at once comes from their name, not from chance.
+
+def _limit_ms(config: LogConfig, jitter_seed: int) -> int:
+    """The jitter that keeps partitions from rolling all at once comes from their name, not from chance.
+
+    A record can only be compacted once its segment is sealed, so max.compaction.lag.ms bounds it, too.
     """
-    first = segment.first_timestamp
-    age = timestamp - first if first >= 0 else now_ms - segment.created_ms
+    limit = min(config.segment_ms, config.max_compaction_lag_ms) if config.compact else config.segment_ms
     jitter = jitter_seed % config.segment_jitter_ms if config.segment_jitter_ms > 0 else 0
-    return age > config.segment_ms - min(jitter, config.segment_ms)
+    return limit - min(jitter, limit)

@@ -193,7 +193,7 @@ class LogState:
     def roll_if_due(self, now_ms: int) -> bool:
         """Rolls an idle log by time, so that retention and compaction get at its records."""
         segment = self._segments.active
-        if segment.size and rolling.due(segment, self.config, now_ms, now_ms, self._jitter_seed):
+        if rolling.due(segment, self.config, now_ms, self._jitter_seed):
             try:
                 self._roll(self.log_end_offset, now_ms)
             except OSError as error:
