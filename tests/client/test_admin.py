@@ -3,10 +3,20 @@ from __future__ import annotations
 import pytest
 
 from ottla import ApiError
-from ottla.client.admin import AlterOperation, ConfigChange, ConfigResource, ConfigSource, NewTopic
+from ottla.client.admin import (
+    Acl,
+    AlterOperation,
+    ConfigChange,
+    ConfigResource,
+    ConfigSource,
+    NewTopic,
+    QuotaEntity,
+    ScramMechanism,
+)
 from ottla.client.errors import ClientClosed, PartialFailure, UnknownPartition, VersionUnsupported
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import TopicPartition
+from ottla.protocol.apis import Operation, Resource
 from tests.client.waiting import eventually
 
 
@@ -186,3 +196,38 @@ async def test_use_after_close_is_refused(admin):
     await admin.close()
     with pytest.raises(ClientClosed):
         await admin.list_topics()
+
+
+async def test_quotas_are_set_read_and_removed(admin, name):
+    entity = QuotaEntity.of(client_id=name)
+    try:
+        await admin.describe_client_quotas()
+    except VersionUnsupported:
+        pytest.skip("the broker does not serve quotas yet")
+    await admin.alter_client_quotas({entity: {"producer_byte_rate": 1e9, "consumer_byte_rate": 2e9}})
+    wanted = {"producer_byte_rate": 1e9, "consumer_byte_rate": 2e9}
+    await eventually(lambda: admin.describe_client_quotas(client_id=name), lambda found: found.get(entity) == wanted)
+    await admin.alter_client_quotas({entity: {"producer_byte_rate": None}})
+    await eventually(
+        lambda: admin.describe_client_quotas(client_id=name), lambda found: found[entity] == {"consumer_byte_rate": 2e9}
+    )
+
+
+async def test_scram_passwords_are_set_and_only_their_kind_is_told(admin, name):
+    try:
+        await admin.set_scram_password(name, "secret", ScramMechanism.SCRAM_SHA_512, 4096)
+    except VersionUnsupported:
+        pytest.skip("the broker does not serve SCRAM credentials yet")
+    found = await eventually(lambda: admin.describe_scram_credentials([name]))
+    assert [(each.mechanism, each.iterations) for each in found[name]] == [(ScramMechanism.SCRAM_SHA_512, 4096)]
+    await admin.delete_scram_credential(name, ScramMechanism.SCRAM_SHA_512)
+
+
+async def test_acls_without_an_authorizer_are_refused(admin, name):
+    with pytest.raises(ApiError) as caught:
+        await admin.describe_acls()
+    if isinstance(caught.value, VersionUnsupported):
+        pytest.skip("the broker does not serve ACLs yet")
+    assert caught.value.code is ErrorCode.SECURITY_DISABLED
+    with pytest.raises(ApiError):
+        await admin.create_acls([Acl(Resource.TOPIC, name, "User:me", Operation.READ)])

@@ -16,6 +16,8 @@ from typing import Self, Unpack
 from ottla.client.admin.cluster import ClusterAdmin
 from ottla.client.admin.configs import ConfigsAdmin
 from ottla.client.admin.groups import GroupsAdmin
+from ottla.client.admin.security import *  # noqa: F403
+from ottla.client.admin.security import SecurityAdmin
 from ottla.client.admin.topics import TopicsAdmin
 from ottla.client.admin.transactions import TransactionsAdmin
 from ottla.client.admin.types import *  # noqa: F403
@@ -24,7 +26,7 @@ from ottla.client.settings import AdminSettings, resolve
 from ottla.host import World
 
 
-class Admin(TopicsAdmin, ConfigsAdmin, GroupsAdmin, TransactionsAdmin, ClusterAdmin):
+class Admin(TopicsAdmin, ConfigsAdmin, GroupsAdmin, TransactionsAdmin, ClusterAdmin, SecurityAdmin):
     def __init__(self, *, world: World | None = None, **settings: Unpack[AdminSettings]) -> None:
         self._cluster = Cluster(resolve(AdminSettings, settings), world)
 
