@@ -19,8 +19,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from ottla.transactions.records import partition_for
 from tests.compatibility.cluster import OttlaCluster
 from tests.compatibility.kafka import KafkaPeer
+from tests.compatibility.mixed import MixedCluster
 from tests.compatibility.node import OttlaNode
 from tests.histories import History, Recorder, check
 
@@ -32,7 +34,7 @@ KILLS = int(os.environ.get("OTTLA_KILLS", "6"))
 CLIENT = {"log_level": 0, "metadata.recovery.strategy": "none"}
 QUIET_LIMIT_S = 120.0
 
-System = KafkaPeer | OttlaNode | OttlaCluster
+System = KafkaPeer | OttlaNode | OttlaCluster | MixedCluster
 
 
 class Copy:
@@ -182,6 +184,33 @@ def test_a_copy_on_three_nodes_killed_at_random_copies_everything_once(tmp_path:
         copy = run(cluster, "copy", tmp_path, kill, seed=2, copies=3)
         assert copy.lives > 1
         assert not cluster.tracebacks()
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.parametrize(("java_brokers", "ottla_brokers"), [(2, 1), (1, 2)], ids=["two Java, one ottla", "one Java, two ottla"])
+def test_copies_in_a_cluster_of_both_kinds_copy_everything_once(tmp_path: Path, java_brokers: int, ottla_brokers: int) -> None:
+    """Coordinators of either kind write markers into partitions of either kind, and every broker is killed in turn."""
+    with MixedCluster(tmp_path / "cluster", java_brokers=java_brokers, ottla_brokers=ottla_brokers) as cluster:
+        copies = []
+        for number in range(3):  # one transactional id for each partition of __transaction_state
+            name = next(f"copy-{each}" for each in range(100) if partition_for(f"copy-{each}", 3) == number)
+            (tmp_path / name).mkdir()
+            copies.append(Copy(cluster, name, tmp_path / name, copies=3))
+        for life, victim in enumerate([*cluster.broker_ids, None]):
+            for copy in copies:
+                copy.feed(range(life * RECORDS_PER_LIFE, (life + 1) * RECORDS_PER_LIFE))
+                copy.live()
+            if victim is not None:
+                time.sleep(3)  # time enough to be in the middle of something
+                cluster.kill(victim)
+                cluster.start_node(victim)
+                cluster.wait_serving(victim, len(cluster.broker_ids))
+        count = (len(cluster.broker_ids) + 1) * RECORDS_PER_LIFE
+        for copy in copies:
+            copy.judge(copy.finish(count), count)
+        for node_id in cluster.ottla_ids:
+            assert "Traceback" not in cluster.output(node_id), cluster.output(node_id)[-3000:]
 
 
 @pytest.mark.kafka
