@@ -207,6 +207,34 @@ def test_transactions_are_rebuilt_with_their_index() -> None:
         assert again.last_stable_offset == end + 1
 
 
+def test_a_garbled_transaction_index_is_rebuilt_clean_or_not() -> None:
+    disk = MemoryDisk()
+    config = LogConfig(segment_bytes=400, index_interval_bytes=100, verify_transactions=False)
+    log = open_log(disk, config)
+    for number in range(12):
+        send(log, batch(b"t", producer_id=1, producer_epoch=0, base_sequence=number, transactional=True))
+        log.append_control(1, 0, 0, False, 0, NOW)
+    end = log.log_end_offset
+    expected = log.aborted_transactions(0, end)
+    assert len(expected) == 12
+    log.close(NOW)
+    chance = random.Random(3)
+    names = [name for name in disk.list(FOLDER) if name.endswith(".txnindex")]
+    assert len(names) > 3
+    for name in names:
+        for clean in (True, False):
+            for damage in ("random", "short", "long"):
+                crashed = disk.copy()
+                content = crashed.files[f"{FOLDER}/{name}"].content
+                content[:] = {"random": chance.randbytes(len(content)), "short": content[:-1], "long": content + b"x"}[damage]
+                again = open_log(crashed, config, clean=clean, recovery_point=end, high_watermark=end)
+                assert again.aborted_transactions(0, end) == expected, (name, clean, damage)
+                assert again.log_end_offset == end
+                again.close(NOW)
+                reopened = open_log(crashed, config, clean=True, high_watermark=end)
+                assert reopened.aborted_transactions(0, end) == expected, (name, clean, damage)
+
+
 def test_a_power_cut_that_loses_all_that_was_not_synced_keeps_everything_below_the_recovery_point() -> None:
     config = replace(CONFIG, segment_bytes=400, compact=True, min_cleanable_dirty_ratio=0.0, verify_transactions=False)
     for seed in range(40):

@@ -6,7 +6,7 @@ What a crash can leave, and what becomes of it (as Kafka does):
 - `.cleaned`: an unfinished compaction: removed, together with any `.swap` at or past the lowest `.cleaned` offset (the rename
   of a group of segments had not finished).
 - `.swap`: a finished compaction: the segments it covers are removed, then it takes its name.
-- an index without its `.log`: removed. A missing or garbled index: rebuilt.
+- an index without its `.log`: removed. A missing or garbled index: rebuilt, a transaction index by recovering its segment.
 - a batch that is torn, has a wrong checksum or goes backwards: it and everything after it is cut.
 - a snapshot that fails its checksum: removed; an older one is read and the batches after it replayed.
 """
@@ -64,6 +64,9 @@ class Loader:
         epochs = LeaderEpochs(self._disk, f"{self._directory}/{files.LEADER_EPOCHS}")
         taken = self._find_snapshots(names, segments)
         producers = None
+        damaged = next((segment for segment in segments if not segment.transactions.sane(segment.base_offset)), None)
+        if damaged is not None:  # nobody could tell from it which records were aborted
+            clean, recovery_point = False, min(recovery_point, damaged.base_offset)
         if not clean and len(segments):
             if not epochs.readable():
                 recovery_point = 0  # they are noted again from the batches

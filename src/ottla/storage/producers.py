@@ -106,10 +106,6 @@ class ProducerStates:
     def first_unstable(self) -> int | None:
         return self._first_unstable
 
-    @property
-    def first_undecided(self) -> int | None:
-        return next(iter(self.ongoing), None)
-
     def _settle(self) -> None:
         candidates = [*self.unreplicated, *([next(iter(self.ongoing))] if self.ongoing else [])]
         self._first_unstable = min(candidates, default=None)

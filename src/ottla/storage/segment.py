@@ -218,9 +218,6 @@ class Segment:
         self._index = self._time_index = None
         return changed
 
-    def indexes_exist(self) -> bool:
-        return self._disk.exists(self.path(files.INDEX)) and self._disk.exists(self.path(files.TIME_INDEX))
-
     def index_full(self, limit_bytes: int) -> bool:
         # The time index never has more entries than the other; its last slot is kept for sealing.
         return len(self.index.offsets) >= limit_bytes // 12 - 1 and (

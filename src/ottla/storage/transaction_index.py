@@ -74,7 +74,7 @@ class TransactionIndex:
         """Whether the file can have been written by a log: whole entries, markers inside the segment and in order."""
         if not self.exists:
             return True
-        if self._disk.size(self.path) % ENTRY.size:
+        if self._disk.size(self.path) != len(self.entries) * ENTRY.size:
             return False
         last = base_offset - 1
         for entry in self.entries:
