@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 PARTITIONS = 3
 TOPIC = "mixed"
+COPY = "copy"
 Line = tuple[int, int]  # partition and number
 
 
@@ -44,6 +45,9 @@ class Load:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
         self._stop.set()
         self._thread.join()
         self.producer.flush(60)
@@ -75,6 +79,59 @@ class Load:
         )
 
 
+class Copy:
+    """Copies the topic record by record into another, exactly once: offsets and records in one transaction.
+
+    Whatever fails, it starts again as a new process would: with the same transactional id and the group's offsets.
+    """
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.transactions = 0
+        self.restarts: list[str] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Copy:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            common = {"bootstrap.servers": self.bootstrap, "log_level": 0}
+            consumer = confluent_kafka.Consumer(
+                common
+                | {"group.id": "copy", "auto.offset.reset": "earliest", "enable.auto.commit": False, "session.timeout.ms": 10_000}
+            )
+            producer = confluent_kafka.Producer(common | {"transactional.id": "copy", "transaction.timeout.ms": 30_000})
+            try:
+                producer.init_transactions(60)
+                consumer.subscribe([TOPIC])
+                while not self._stop.is_set():
+                    self._copy_some(consumer, producer)
+            except confluent_kafka.KafkaException as error:
+                self.restarts.append(str(error))
+            finally:
+                consumer.close()
+
+    def _copy_some(self, consumer: Any, producer: Any) -> None:
+        messages = [message for message in consumer.consume(500, 0.2) if not message.error()]
+        if not messages:
+            return
+        producer.begin_transaction()
+        for message in messages:
+            producer.produce(COPY, message.value(), partition=message.partition())
+        ends = {message.partition(): message.offset() + 1 for message in messages}
+        offsets = [confluent_kafka.TopicPartition(TOPIC, partition, offset) for partition, offset in ends.items()]
+        producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), 30)
+        producer.commit_transaction(30)
+        self.transactions += 1
+
+
 def leaders(cluster: MixedCluster, topic: str = TOPIC) -> dict[int, tuple[int, list[int], list[int]]]:
     """By partition: leader, replicas, in-sync set, as the first broker that answers tells them."""
     for node_id in cluster.broker_ids:
@@ -98,10 +155,10 @@ def wait_in_sync(cluster: MixedCluster) -> None:
     )
 
 
-def create(cluster: MixedCluster, replicas: list[int]) -> None:
+def create(cluster: MixedCluster, topic: str, replicas: list[int]) -> None:
     assignment = ",".join(":".join(map(str, replicas[shift:] + replicas[:shift])) for shift in range(PARTITIONS))
     done = run_tool(
-        "TopicCommand", "--bootstrap-server", cluster.bootstrap, "--create", "--topic", TOPIC,
+        "TopicCommand", "--bootstrap-server", cluster.bootstrap, "--create", "--topic", topic,
         "--replica-assignment", assignment, "--config", "min.insync.replicas=2",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -133,14 +190,17 @@ def elect_preferred(cluster: MixedCluster) -> None:
     wait_until("preferred leaders", lambda: all(leader == rows[0] for leader, rows, _ in leaders(cluster).values()))
 
 
-def read_with_librdkafka(cluster: MixedCluster, count: int) -> list[Line]:
+def read_with_librdkafka(cluster: MixedCluster, count: int, topic: str = TOPIC) -> list[Line]:
     settings = {"bootstrap.servers": cluster.bootstrap, "group.id": "judge", "auto.offset.reset": "earliest", "log_level": 0}
     consumer = confluent_kafka.Consumer(settings)
-    consumer.assign([confluent_kafka.TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
+    consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
     lines: list[Line] = []
-    deadline = time.monotonic() + 60
-    while len(lines) < count and time.monotonic() < deadline:
+    quiet_since = time.monotonic()
+    while len(lines) < count and time.monotonic() < quiet_since + 5:
+        before = len(lines)
         lines += [(message.partition(), int(message.value())) for message in consumer.consume(10_000, 1.0) if not message.error()]
+        if len(lines) > before:
+            quiet_since = time.monotonic()
     consumer.close()
     return lines
 
@@ -178,6 +238,22 @@ def judge(cluster: MixedCluster, load: Load) -> None:
         assert all(copy == first for copy in copies.values()), f"replicas of {partition} differ: {copies.keys()}"
 
 
+def judge_copy(cluster: MixedCluster, copy: Copy) -> None:
+    """Each record of the topic once in the copy, in order, although whoever coordinated it was killed, of either kind."""
+    original = read_with_librdkafka(cluster, 1_000_000)
+    copied: list[Line] = []
+
+    def is_whole() -> bool:
+        copied[:] = read_with_librdkafka(cluster, len(original), COPY)
+        return len(copied) >= len(original)
+
+    wait_until("the copy to be whole", is_whole, limit_s=120)
+    assert copy.transactions > 20
+    for partition in range(PARTITIONS):
+        numbers = [number for owner, number in original if owner == partition]
+        assert [number for owner, number in copied if owner == partition] == numbers, f"restarts: {copy.restarts}"
+
+
 def batches(folder: Path) -> list[bytes]:
     found = []
     for path in sorted(folder.glob("*.log")):
@@ -198,8 +274,9 @@ def dump(cluster: MixedCluster, node_id: int, partition: int) -> list[str]:
 def test_brokers_of_both_kinds_keep_every_acknowledged_record(tmp_path: Path, java_brokers: int, ottla_brokers: int) -> None:
     with MixedCluster(tmp_path, java_brokers=java_brokers, ottla_brokers=ottla_brokers) as cluster:
         ids = cluster.broker_ids
-        create(cluster, ids)
-        with Load(cluster.bootstrap) as load:
+        for topic in (TOPIC, COPY):
+            create(cluster, topic, ids)
+        with Copy(cluster.bootstrap) as copy, Load(cluster.bootstrap) as load:
             load.wait_for_more()
             # Leadership of every partition to ottla, then to Java, then spread again.
             ottla_first, java_first = cluster.ottla_ids + cluster.java_ids, cluster.java_ids + cluster.ottla_ids
@@ -215,8 +292,10 @@ def test_brokers_of_both_kinds_keep_every_acknowledged_record(tmp_path: Path, ja
                 cluster.start_node(node_id)
                 cluster.wait_serving(node_id)
                 wait_in_sync(cluster)
-        assert not load.errors, load.errors[:3]
-        judge(cluster, load)
+            load.stop()
+            assert not load.errors, load.errors[:3]
+            judge(cluster, load)
+            judge_copy(cluster, copy)
         shown = [dump(cluster, node_id, 0) for node_id in (cluster.java_ids[0], cluster.ottla_ids[0])]
         assert shown[0] == shown[1]
         for node_id in cluster.ottla_ids:
