@@ -8,7 +8,7 @@ from typing import Any
 from ottla.model.ids import TopicPartition
 from ottla.transactions.producer_ids import ProducerIds
 from ottla.transactions.records import decode_record, encode_record
-from ottla.transactions.shard import (
+from ottla.transactions.requests import (
     ABORT_TIMED_OUT,
     REMOVE_EXPIRED,
     AddPartitions,
@@ -20,8 +20,8 @@ from ottla.transactions.shard import (
     ProducerIdReply,
     TimedOut,
     TransactionSettings,
-    TransactionShard,
 )
+from ottla.transactions.shard import TransactionShard
 from ottla.transactions.states import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, Transaction
 
 TICKET = 7

@@ -9,7 +9,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ottla.model.errors import ErrorCode as E
 from ottla.model.ids import TopicPartition
 from ottla.transactions.records import decode_record
-from ottla.transactions.shard import MarkersWritten, ProducerIdReply
+from ottla.transactions.requests import (
+    MarkersWritten,
+    ProducerIdReply,
+)
 from ottla.transactions.states import VALID_PREVIOUS, TransactionState
 
 from .imaginary import ImaginaryCoordinator

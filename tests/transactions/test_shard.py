@@ -8,7 +8,7 @@ import pytest
 
 from ottla.model.errors import ErrorCode as E
 from ottla.transactions.producer_ids import ProducerIds
-from ottla.transactions.shard import (
+from ottla.transactions.requests import (
     AddPartitions,
     DescribeTransaction,
     EndTransaction,

@@ -18,7 +18,9 @@ from ottla.broker.replicas import Replica
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import TopicPartition
 from ottla.protocol.messages.transactions import WriteTxnMarkersRequest
-from ottla.transactions.shard import Markers
+from ottla.transactions.requests import (
+    Markers,
+)
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node

@@ -19,7 +19,7 @@ from ottla.protocol.schema import Message
 from ottla.transactions import records
 from ottla.transactions.producer_ids import ProducerIds
 from ottla.transactions.records import TransactionRecord
-from ottla.transactions.shard import (
+from ottla.transactions.requests import (
     AddPartitions,
     Context,
     DescribeTransaction,
@@ -29,9 +29,9 @@ from ottla.transactions.shard import (
     ProducerIdReply,
     TimedOut,
     TransactionSettings,
-    TransactionShard,
     VerifyPartitions,
 )
+from ottla.transactions.shard import TransactionShard
 
 if TYPE_CHECKING:
     from ottla.broker.dispatch import RequestContext

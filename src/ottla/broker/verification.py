@@ -21,7 +21,10 @@ from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from ottla.records.batch import HEADER_SIZE, MAGIC, BatchHeader, read_header
 from ottla.storage.producers import VerificationGuard
-from ottla.transactions.shard import AddPartitions, VerifyPartitions
+from ottla.transactions.requests import (
+    AddPartitions,
+    VerifyPartitions,
+)
 from ottla.transactions.states import EPOCH_BUMP_AT_END
 
 Errors = dict[TopicPartition, ErrorCode]

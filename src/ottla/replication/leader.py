@@ -301,7 +301,7 @@ class PartitionLeader:
 
     def _broker_epoch(self, member: int) -> int:
         if member == self.broker_id:
-            return self.broker_epoch
+            return self.live_brokers.get(member, self.broker_epoch)  # it may have registered anew since
         remote = self._remotes.get(member)
         return UNKNOWN_BROKER_EPOCH if remote is None or remote.broker_epoch is None else remote.broker_epoch
 

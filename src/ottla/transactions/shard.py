@@ -1,6 +1,6 @@
 """The transaction coordinator of one partition of `__transaction_state`: requests in, records, replies and effects out.
 
-In:  `decide(request, context)` with one of the requests below, from clients, other brokers, timers and the marker sender.
+In:  `decide(request, context)` with one of `requests`, from clients, other brokers, timers and the marker sender.
 Out: a `Decision` of `model.machine`. Its records are `TransactionRecord`s, its effects are `Markers`: once the Prepare record is
      committed, the shell writes a marker into every partition named and then decides `MarkersWritten`.
 
@@ -17,16 +17,30 @@ see it, and their replies wait for it to be committed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from ottla.model.errors import ApiError, ErrorCode
-from ottla.model.ids import TopicPartition
-from ottla.model.machine import Decision, Reply, Ticket, Timer
+from ottla.model.machine import Decision, Reply, Timer
 from ottla.transactions.ending import Ending, decide_ending, fenced
-from ottla.transactions.producer_ids import ProducerIds
 from ottla.transactions.queries import describe, listing
 from ottla.transactions.records import TransactionRecord
+from ottla.transactions.requests import (
+    ABORT_TIMED_OUT,
+    NO_TICKET,
+    REMOVE_EXPIRED,
+    AddPartitions,
+    Context,
+    DescribeTransaction,
+    EndTransaction,
+    InitProducerId,
+    ListTransactions,
+    Markers,
+    MarkersWritten,
+    ProducerIdReply,
+    TimedOut,
+    TransactionSettings,
+    VerifyPartitions,
+)
 from ottla.transactions.states import (
     DECIDED,
     LAST_CLIENT_EPOCH,
@@ -38,137 +52,11 @@ from ottla.transactions.states import (
     TransactionState,
 )
 
-NO_TICKET: Ticket = -1
-ABORT_TIMED_OUT = "abort-timed-out"
-REMOVE_EXPIRED = "remove-expired"
 # One decision is one batch in the log; what is left over is found by the next round.
 MAX_ABORTS_PER_ROUND = 1000
 MAX_EXPIRATIONS_PER_ROUND = 1000
 
 TransactionDecision = Decision[TransactionRecord, None]
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionSettings:
-    """With Kafka's names and defaults."""
-
-    transaction_max_timeout_ms: int = 900_000
-    transactional_id_expiration_ms: int = 7 * 24 * 3600 * 1000
-    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
-    transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
-    transaction_two_phase_commit_enable: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """Given with every request: the moment, who waits, the feature level in force, and where producer ids come from."""
-
-    now_ms: int
-    ticket: Ticket = NO_TICKET
-    transaction_version: int = 2
-    producer_ids: ProducerIds = field(default_factory=ProducerIds)
-
-
-# Requests ----------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class InitProducerId:
-    """Answered by `ProducerIdReply`. With an expected id and epoch, a producer asks to go on after an error (KIP-360)."""
-
-    transactional_id: str
-    timeout_ms: int
-    expected_producer_id: int = NO_PRODUCER_ID
-    expected_producer_epoch: int = NO_PRODUCER_EPOCH
-    enable_two_phase_commit: bool = False
-    keep_prepared_transaction: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AddPartitions:
-    """Answered by an `ErrorCode`. `transaction_version` is 2 if a broker adds for a client that bumps its epoch at each end."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    partitions: frozenset[TopicPartition]
-    transaction_version: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyPartitions:
-    """Answered by a dictionary of partition to `ErrorCode`: whether each is part of the ongoing transaction (KIP-890)."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    partitions: frozenset[TopicPartition]
-
-
-@dataclass(frozen=True, slots=True)
-class EndTransaction:
-    """Answered by `ProducerIdReply`: with version 2, the id and epoch of the next transaction."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    commit: bool
-    transaction_version: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class MarkersWritten:
-    """From the shell: every partition of these `Markers` has its marker, or no longer exists."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class DescribeTransaction:
-    """Answered by DescribeTransactionsResponse.TransactionState."""
-
-    transactional_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ListTransactions:
-    """Answered by a ListTransactionsResponse over this shard; the shell joins those of all shards."""
-
-    state_filters: tuple[str, ...] = ()
-    producer_id_filters: tuple[int, ...] = ()
-    duration_filter_ms: int = -1
-    transactional_id_pattern: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TimedOut:
-    """A timer of this machine has run out; `key` is one of the two above."""
-
-    key: str
-
-
-# Outcomes ----------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerIdReply:
-    error: ErrorCode = ErrorCode.NONE
-    producer_id: int = NO_PRODUCER_ID
-    producer_epoch: int = NO_PRODUCER_EPOCH
-
-
-@dataclass(frozen=True, slots=True)
-class Markers:
-    """An effect: write COMMIT or ABORT for this producer into each partition. The shell adds the coordinator's epoch."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    commit: bool
-    partitions: frozenset[TopicPartition]
-    transaction_version: int
 
 
 class TransactionShard:

@@ -44,7 +44,7 @@ from ottla.protocol.messages.transactions import (
 from ottla.records.batch import NO_SEQUENCE
 from ottla.storage.producers import VerificationGuard
 from ottla.transactions.records import partition_for
-from ottla.transactions.shard import (
+from ottla.transactions.requests import (
     AddPartitions,
     DescribeTransaction,
     EndTransaction,
