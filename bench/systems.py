@@ -56,15 +56,11 @@ class System:
     def log_directory(self) -> Path:
         return self._peer.log_directory()
 
-    @property
-    def pid(self) -> int:
-        process = self._peer.processes[1] if isinstance(self._peer, KafkaPeer) else self._peer.process
-        assert process is not None
-        return process.pid
-
     def resident_mb(self) -> float:
         """Of the process and its children: worker processes count."""
-        parent = psutil.Process(self.pid)
+        process = self._peer.processes[1] if isinstance(self._peer, KafkaPeer) else self._peer.process
+        assert process is not None
+        parent = psutil.Process(process.pid)
         return sum(each.memory_info().rss for each in [parent, *parent.children(recursive=True)]) / 1e6
 
 

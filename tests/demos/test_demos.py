@@ -8,7 +8,7 @@ from ottla.cli.demo import DEMOS
 from tests.cli.processes import ottla
 
 
-@pytest.mark.parametrize("name", DEMOS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] if name == "orders" else []) for name in DEMOS])
 def test_the_demo_proves_what_it_tells(name: str) -> None:
     done = ottla("demo", name)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -17,8 +17,8 @@ def test_the_demo_proves_what_it_tells(name: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_without_a_name_they_are_listed() -> None:
-    done = ottla("demo")
+def test_they_are_listed() -> None:
+    done = ottla("demo", "--list")
     assert done.returncode == 0
     for name in DEMOS:
         assert name in done.stdout

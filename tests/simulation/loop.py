@@ -16,7 +16,6 @@ import gc
 import heapq
 import random
 import sys
-import traceback
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -261,13 +260,8 @@ def _where(task: asyncio.Task[Any]) -> str:
 
 
 def _note_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """An exception that nobody caught is a finding, unless it comes out of a process that was killed.
-
-    asyncio tells of a task's only when the task is collected, so the process of that moment may be another one.
-    """
+    """An exception that nobody caught is a finding, unless it comes out of a process that was killed."""
     assert isinstance(loop, SimulatedLoop)
     error = context.get("exception")
     if not _PROCESS.get(loop.outside).dead:
-        where = "".join(traceback.format_exception(error)[-6:]) if error is not None else ""
-        loop.errors.append(f"{loop.time():.6f} {context.get('message')}: {error!r}\n{where}")
-        loop.journal.tell("uncaught exceptions", f"{_PROCESS.get(loop.outside).name}: {error!r}")
+        loop.errors.append(f"{loop.time():.6f} {context.get('message')}: {error!r}")

@@ -15,6 +15,7 @@ SLOW_LIMIT_S = 300.0
 
 # name → (module of `ottla.cli.demos`, summary)
 DEMOS: dict[str, tuple[str, str]] = {
+    "orders": ("orders", "live orders through a PySpark pipeline to a result topic, exactly once, and a table on disk"),
     "first-log": ("first_log", "one broker, four messages, and the file they are in"),
     "failover": ("failover", "three brokers: the leader dies, another serves, nothing acknowledged is lost"),
     "ordering": ("ordering", "keys over three partitions: order within each and not across"),
@@ -26,15 +27,16 @@ DEMOS: dict[str, tuple[str, str]] = {
 
 
 @click.command()
-@click.argument("name", required=False, type=click.Choice(list(DEMOS)), metavar="[NAME]")
+@click.argument("name", required=False, default="orders", type=click.Choice(list(DEMOS)), metavar="[NAME]")
+@click.option("--list", "as_list", is_flag=True, help="List the demos.")
 @click.option("--slow", is_flag=True, help="Pause between the steps, to read.")
 @json_option
-def command(name: str | None, slow: bool, as_json: bool) -> int:
-    """Play a demo; without a NAME, list them.
+def command(name: str, as_list: bool, slow: bool, as_json: bool) -> int:
+    """Play a demo: orders, or the one that is named.
 
     Each really does what it tells, on a cluster of its own, checks its own claims, and ends with 1 if one does not hold.
     """
-    if name is None:
+    if as_list:
         show(["demo", "summary"], [{"demo": each, "summary": summary} for each, (_, summary) in DEMOS.items()], as_json)
         return 0
     from ottla.cli.demos.stage import Stage
@@ -43,12 +45,14 @@ def command(name: str | None, slow: bool, as_json: bool) -> int:
     module = importlib.import_module(f"ottla.cli.demos.{DEMOS[name][0]}")
     click.secho(f"{name}: {DEMOS[name][1]}", bold=True)
 
+    limit_s = max(SLOW_LIMIT_S if slow else LIMIT_S, getattr(module, "LIMIT_S", 0.0))
+
     async def play() -> None:
-        async with asyncio.timeout(SLOW_LIMIT_S if slow else LIMIT_S):
+        async with asyncio.timeout(limit_s):
             await module.play(stage)
 
     try:
         run(play())
     except TimeoutError:
-        stage.check(f"the demo ends within {SLOW_LIMIT_S if slow else LIMIT_S:.0f} s", False)
+        stage.check(f"the demo ends within {limit_s:.0f} s", False)
     return stage.end()

@@ -23,7 +23,7 @@ _NAMES = (
     "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger", "maxTriggerDelay", "includeHeaders", "isolation.level", "group.id", "groupIdPrefix", "pushFilters",
-    "exactlyOnce", "checkpointLocation", "path", "transactional.id.prefix",
+    "exactlyOnce", "checkpointLocation", "path", "queryName", "transactional.id.prefix",
 )  # fmt: skip
 _BY_LOWER = {name.lower(): name for name in _NAMES}
 # Settings of Kafka's Java clients that mean nothing here, or that the source sets itself, as the connector does.

@@ -45,26 +45,20 @@ def list_offsets(request: ListOffsetsRequest, context: RequestContext) -> ListOf
                 if (topic.name, row.partition_index) in repeated:
                     refused.add((topic.name, row.partition_index))
                     raise ApiError(ErrorCode.INVALID_REQUEST)
-                _check_timestamp(row.timestamp, context.version)
                 replica = context.node.replicas.leader(topic.name, row.partition_index)
                 replica.check_epoch(row.current_leader_epoch)
-                _find(found, replica, row.timestamp, request)
+                _find(found, replica, row.timestamp, request, context.version)
             except ApiError as error:
                 found.error_code = error.code
             reply.partitions.append(found)
-        if reply.partitions:
-            response.topics.append(reply)
+        response.topics.append(reply)
     return response
 
 
-def _check_timestamp(timestamp: int, version: int) -> None:
-    """A special timestamp that the version does not know is refused before anything else is looked at."""
+def _find(found: Found, replica: Replica, timestamp: int, request: ListOffsetsRequest, version: int) -> None:
+    log = replica.log
     if timestamp < EARLIEST and (timestamp not in _SINCE or version < _SINCE[timestamp]):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-
-
-def _find(found: Found, replica: Replica, timestamp: int, request: ListOffsetsRequest) -> None:
-    log = replica.log
     upper = log.log_end_offset
     if request.replica_id == CONSUMER:
         upper = log.last_stable_offset if request.isolation_level == READ_COMMITTED else log.high_watermark
@@ -128,8 +122,7 @@ def delete_records(request: DeleteRecordsRequest, context: RequestContext) -> An
             except ApiError as error:
                 result.error_code = error.code
             reply.partitions.append(result)
-        if reply.partitions:
-            response.topics.append(reply)
+        response.topics.append(reply)
     if not waiting:
         return response
     return _wait_for_deletion(response, waiting, request.timeout_ms)

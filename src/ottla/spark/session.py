@@ -1,0 +1,78 @@
+"""A Spark session that finds ottla: Java looked for, this interpreter for the workers, nothing printed that nobody asked for."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from ottla.model.errors import OttlaError
+
+OLDEST_JAVA = 17
+_QUIET = os.path.join(os.path.dirname(__file__), "log4j2.properties")
+JAVA_ANSWER_S = 30
+
+
+class SparkUnavailable(OttlaError):
+    """Java or PySpark is missing or too old: one sentence that says what to install."""
+
+
+def java_version() -> int | None:
+    """The major version of the Java that Spark would start; None: there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=os.path.join(home, "bin")) if home else shutil.which("java")
+    if java is None:
+        return None
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_ANSWER_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr + done.stdout)
+    return None if found is None else int(found[2] or 8) if found[1] == "1" else int(found[1])
+
+
+def check() -> None:
+    """Raises SparkUnavailable."""
+    version = java_version()
+    if version is None:
+        raise SparkUnavailable(f"Spark needs Java {OLDEST_JAVA} or newer, and none was found; install one, or set JAVA_HOME")
+    if version < OLDEST_JAVA:
+        raise SparkUnavailable(
+            f"Spark needs Java {OLDEST_JAVA} or newer, and this is Java {version}; set JAVA_HOME to a newer one"
+        )
+    try:
+        import pyspark
+    except ImportError:
+        raise SparkUnavailable("PySpark is not installed: pip install 'ottla[spark]'") from None
+    if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 3):
+        raise SparkUnavailable(
+            f"PySpark 4.3 or newer is needed, and this is {pyspark.__version__}: pip install -U 'ottla[spark]'"
+        )
+
+
+def session(name: str, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> Any:
+    """A small local session unless told otherwise. Without PYSPARK_PYTHON Spark would start the system's Python, which knows
+    nothing of ottla."""
+    check()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={_QUIET}")
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.builder
+    builder = builder.master(master).appName(name)
+    defaults = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.memory": "1g",
+        "spark.driver.host": "127.0.0.1",
+    }
+    for key, value in (defaults | dict(settings or {})).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

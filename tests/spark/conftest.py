@@ -1,0 +1,27 @@
+"""One small Spark session for all tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ottla.embedded.cluster import EmbeddedCluster
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    from ottla.spark.session import session
+
+    made = session("ottla tests")
+    yield made
+    for query in made.streams.active:
+        query.stop()
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(1) as running:
+        yield running

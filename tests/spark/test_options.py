@@ -1,0 +1,80 @@
+"""Options are the connector's, and a wrong one is named together with the nearest right one."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.model.ids import TopicPartition
+from ottla.spark.options import EARLIEST, LATEST, OptionError, parse, parse_offsets
+from ottla.spark.planning import from_json, limited, split, to_json
+from ottla.spark.reading import OffsetRange
+
+SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
+
+
+def test_names_are_those_of_the_connector_whatever_their_case() -> None:
+    options = parse(SERVERS | {"SUBSCRIBE": "a, b", "startingoffsets": "latest", "kafka.security.protocol": "SSL"}, reading=True)
+    assert options.topics == ("a", "b")
+    assert options.text("startingOffsets") == "latest"
+    assert options.client == {"security_protocol": "SSL"}
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"subscribe": "a"}, "kafka.bootstrap.servers"),
+        (SERVERS, "subscribe"),
+        (SERVERS | {"subscribe": "a", "assign": "{}"}, "assign and subscribe"),
+        (SERVERS | {"subscribe": "a", "startingOffset": "latest"}, "did you mean startingOffsets"),
+        (SERVERS | {"subscribe": "a", "kafka.auto.offset.reset": "latest"}, "set by the source"),
+        (SERVERS | {"subscribe": "a", "isolation.level": "some"}, "isolation.level"),
+        (SERVERS | {"subscribePattern": "("}, "subscribePattern"),
+        (SERVERS | {"assign": "[1]"}, "assign"),
+        (SERVERS | {"subscribe": " ,"}, "names no topic"),
+    ],
+)
+def test_a_wrong_option_is_named(given: dict[str, str], named: str) -> None:
+    with pytest.raises(OptionError, match=named):
+        parse(given, reading=True)
+
+
+def test_numbers_and_flags_are_checked_when_they_are_used() -> None:
+    options = parse(SERVERS | {"subscribe": "a", "minPartitions": "many", "failOnDataLoss": "perhaps"}, reading=True)
+    with pytest.raises(OptionError, match="minPartitions"):
+        options.number("minPartitions")
+    with pytest.raises(OptionError, match="failOnDataLoss"):
+        options.flag("failOnDataLoss", True)
+
+
+def test_offsets_are_words_or_json() -> None:
+    assert parse_offsets("startingOffsets", "earliest") == EARLIEST
+    assert parse_offsets("startingOffsets", " Latest ") == LATEST
+    assert parse_offsets("startingOffsets", '{"a":{"0":5,"1":-2}}') == {"a": {0: 5, 1: EARLIEST}}
+    with pytest.raises(OptionError, match="startingOffsets"):
+        parse_offsets("startingOffsets", '{"a":5}')
+
+
+def test_offsets_survive_the_checkpoint() -> None:
+    positions = {TopicPartition("a", 10): 7, TopicPartition("a", 2): 3, TopicPartition("b", 0): 0}
+    assert from_json(to_json(positions)) == positions
+    assert to_json(positions) == {"a": {"2": 3, "10": 7}, "b": {"0": 0}}
+
+
+def test_ranges_are_cut_without_gap_or_overlap() -> None:
+    whole = [OffsetRange("a", 0, 10, 1010), OffsetRange("a", 1, 5, 5), OffsetRange("b", 0, 0, 10)]
+    cut = split(whole, 8, 300)
+    for row in whole:
+        pieces = [piece for piece in cut if (piece.topic, piece.partition) == (row.topic, row.partition)]
+        offsets = [offset for piece in pieces for offset in range(piece.start, piece.end)]
+        assert offsets == list(range(row.start, row.end))
+        assert all(piece.end - piece.start <= 300 for piece in pieces)
+    assert len(cut) >= 8
+
+
+def test_a_limited_batch_starves_no_partition() -> None:
+    start = {TopicPartition("a", 0): 0, TopicPartition("a", 1): 100}
+    end = {TopicPartition("a", 0): 1_000_000, TopicPartition("a", 1): 103}
+    got = limited(start, end, 1000)
+    assert got[TopicPartition("a", 1)] > 100
+    assert 900 <= sum(got[key] - start[key] for key in got) <= 1001
+    assert limited(start, {TopicPartition("a", 0): 5, TopicPartition("a", 1): 103}, 1000)[TopicPartition("a", 0)] == 5
