@@ -13,7 +13,6 @@ application (records, errors, rebalance listeners) happens inside `poll`, or the
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from ottla.client.admin.types import EARLIEST, LATEST, CommittedOffset, ListedOffset
 from ottla.client.assignors import BUILT_IN, Assignor
 from ottla.client.cluster import Cluster
+from ottla.client.commits import Commitable, CommitCallback, Commits
 from ottla.client.consumer_membership import ConsumerMember
 from ottla.client.coordination import Coordination, Member
 from ottla.client.errors import ClientClosed, ConcurrentUse, IllegalState, NetworkError, SettingError, WaitTimedOut
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.consumer")
 
 MAX_WAIT_MS = 500.0  # how long a poll sleeps before it looks again at clocks that nobody rings
-CommitCallback = Callable[[Mapping[TopicPartition, CommittedOffset], "Exception | None"], Any]
-Commitable = Mapping[tuple[str, int], "int | CommittedOffset"]
 Partitions = Iterable[tuple[str, int]]
 
 
@@ -71,9 +69,7 @@ class Consumer:
         self._current: Position | None = None
         self._finding: asyncio.Task[None] | None = None
         self._error: Exception | None = None
-        self._next_commit_ms = 0.0
-        self._auto_committed: dict[TopicPartition, int] = {}
-        self._commits: set[asyncio.Task[Any]] = set()
+        self._commits = Commits(self._cluster, self._offsets, self._settings, self._positions, self._member)
         self._started = False
         self._closed = False
 
@@ -84,7 +80,6 @@ class Consumer:
         self._check_not_closed()
         await self._cluster.start()
         self._fetcher = Fetcher(self._cluster, self._positions, self._settings, self._event.set)
-        self._next_commit_ms = self._cluster.now_ms() + self._settings["auto_commit_interval_ms"]
         self._started = True
         if self._subscription is not None or self._pattern is not None:
             self._join()
@@ -103,15 +98,12 @@ class Consumer:
             self._closed = True
             if self._fetcher is not None:
                 self._fetcher.close()
-            for task in self._commits:
-                task.cancel()
+            self._commits.cancel()
             self._event.set()
             await self._cluster.close()
 
     async def _leave(self) -> None:
-        await self._wait_for_commits()
-        if self._settings["enable_auto_commit"] and self._positions:
-            await self._commit_automatically()
+        await self._commits.before_giving_up()
         coordination, self._coordination = self._coordination, None
         if coordination is not None:
             try:
@@ -200,8 +192,7 @@ class Consumer:
         self._running()
         await self._leave()
         self._subscription = self._pattern = None
-        self._positions.clear()
-        self._current = None
+        self._set_positions(frozenset())
 
     def assign(self, partitions: Partitions) -> None:
         """Read exactly these partitions, without a group's help. With a group_id offsets can still be committed."""
@@ -214,6 +205,7 @@ class Consumer:
         """Positions of partitions that stay are kept."""
         for key in [key for key in self._positions if key not in wanted]:
             del self._positions[key]
+            self._commits.forget(key)
         for key in sorted(wanted):
             if key not in self._positions:
                 self._positions[key] = Position(key, COMMITTED if self._settings["group_id"] is not None else POLICY)
@@ -302,7 +294,7 @@ class Consumer:
             self._event.clear()
             await self._do_duties()
             self._look_for_positions()
-            self._maybe_commit()
+            self._commits.now_and_then()
             self._raise_errors()
             taken = take()
             self._running().poke()
@@ -399,8 +391,7 @@ class Consumer:
             if isinstance(duty, Lose):
                 await self._listener.on_partitions_lost(duty.partitions)
             else:
-                if self._settings["enable_auto_commit"]:
-                    await self._commit_automatically()
+                await self._commits.before_giving_up()
                 await self._listener.on_partitions_revoked(duty.partitions)
         finally:
             self._set_positions(frozenset(self._positions) - duty.partitions)
@@ -488,7 +479,7 @@ class Consumer:
     async def commit(self, offsets: Commitable | None = None, *, timeout_ms: float | None = None) -> None:
         """Commit these offsets (of the next record to read), or everything that was returned; tries until it is done or refused."""
         self._running()
-        await self._offsets.commit(self._commitable(offsets), self._member(), timeout_ms)
+        await self._commits.commit(offsets, timeout_ms)
 
     def commit_async(self, offsets: Commitable | None = None, callback: CommitCallback | None = None) -> None:
         """Commit in the background, one attempt. The callback learns what became of it; it may be a coroutine function.
@@ -496,40 +487,7 @@ class Consumer:
         Whoever tries again in the callback must make sure that no newer commit has been made since.
         """
         self._running()
-        rows = self._commitable(offsets)
-        _ = self._offsets.group_id
-        self._track(self._cluster.spawn(self._commit_and_tell(rows, callback), "commit"))
-
-    def _track(self, task: asyncio.Task[Any]) -> None:
-        self._commits.add(task)
-        task.add_done_callback(self._commits.discard)
-
-    async def _commit_and_tell(self, offsets: Mapping[TopicPartition, CommittedOffset], callback: CommitCallback | None) -> None:
-        error: Exception | None = None
-        try:
-            await self._offsets.commit_once(offsets, self._member())
-        except OttlaError as raised:
-            error = raised
-            log.info("commit_failed error=%s", raised)
-        if callback is not None:
-            try:
-                result = callback(offsets, error)
-                if inspect.isawaitable(result):
-                    await result
-            except Exception:
-                log.exception("commit_callback_raised")
-
-    def _commitable(self, offsets: Commitable | None) -> dict[TopicPartition, CommittedOffset]:
-        if offsets is None:
-            return {
-                key: CommittedOffset(position.offset, position.epoch)
-                for key, position in self._positions.items()
-                if position.offset is not None
-            }
-        return {
-            TopicPartition(*key): value if isinstance(value, CommittedOffset) else CommittedOffset(value)
-            for key, value in offsets.items()
-        }
+        self._commits.commit_async(offsets, callback)
 
     async def committed(self, partitions: Partitions) -> dict[TopicPartition, CommittedOffset]:
         """What the group has committed; partitions without a commit are left out."""
@@ -545,40 +503,6 @@ class Consumer:
         if member is None:
             return GroupMetadata(self._offsets.group_id)
         return GroupMetadata(self._offsets.group_id, member.generation, member.member_id, self._settings["group_instance_id"])
-
-    def _maybe_commit(self) -> None:
-        """Automatic commits happen inside poll: what an earlier poll returned has been dealt with by now."""
-        if not self._settings["enable_auto_commit"] or self._cluster.now_ms() < self._next_commit_ms or self._commits:
-            return
-        self._next_commit_ms = self._cluster.now_ms() + self._settings["auto_commit_interval_ms"]
-        rows = self._uncommitted()
-        if rows:
-            self._auto_committed |= {key: row.offset for key, row in rows.items()}
-            self._track(self._cluster.spawn(self._commit_and_tell(rows, self._retry_sooner), "automatic commit"))
-
-    def _retry_sooner(self, offsets: Mapping[TopicPartition, CommittedOffset], error: Exception | None) -> None:
-        if error is not None:
-            for key in offsets:
-                self._auto_committed.pop(key, None)
-            self._next_commit_ms = self._cluster.now_ms() + self._settings["retry_backoff_ms"]
-
-    def _uncommitted(self) -> dict[TopicPartition, CommittedOffset]:
-        return {key: row for key, row in self._commitable(None).items() if self._auto_committed.get(key) != row.offset}
-
-    async def _wait_for_commits(self) -> None:
-        """Commits in the background end first, so that none of them can undo what is committed next."""
-        if self._commits:
-            await asyncio.wait(self._commits)
-
-    async def _commit_automatically(self) -> None:
-        """Before partitions go: wait for it, but not at any price."""
-        await self._wait_for_commits()
-        rows = self._uncommitted()
-        try:
-            await self._offsets.commit(rows, self._member(), self._settings["request_timeout_ms"])
-            self._auto_committed |= {key: row.offset for key, row in rows.items()}
-        except OttlaError as error:
-            log.warning("automatic_commit_failed error=%s", error)
 
 
 def _assignors(settings: ConsumerSettings) -> list[Assignor]:
