@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ottla.broker.replicas import Replica
 from ottla.metadata.delta import Changes
 from ottla.metadata.image import ClusterImage
-from ottla.model.errors import ApiError, ErrorCode
+from ottla.model.errors import ApiError, ErrorCode, ProtocolError
 from ottla.model.machine import Decision, Reply, Ticket
 from ottla.records.batch import NO_PRODUCER_ID, headers
 from ottla.records.builder import build_batch
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from ottla.broker.node import Node
 
 log = logging.getLogger("ottla.coordinators")
-LOAD_BYTES = 1 << 20
+LOAD_BYTES = 1 << 16  # a few milliseconds' worth of records
+LOAD_AT_ONCE_BYTES = 1 << 13  # a node may begin to lead fifty partitions in one moment
 RETRY_MS = 500  # until a timer's decision that could not be written is tried again
 ACKS_ALL = -1
 NO_PRODUCER = (NO_PRODUCER_ID, -1)
@@ -353,7 +354,8 @@ class Coordinators:
         self._node = node
         self.kinds = {kind.topic: kind for kind in kinds}
         self._shards: dict[tuple[str, int], Coordinator] = {}
-        self._loading: set[asyncio.Task[None]] = set()
+        self._to_load: deque[tuple[Coordinator, Iterator[None]]] = deque()
+        self._loading: asyncio.Task[None] | None = None
 
     # Finding -------------------------------------------------------------------------------------------------------------
 
@@ -423,8 +425,8 @@ class Coordinators:
     def stop(self) -> None:
         for topic, partition in list(self._shards):
             self._close(topic, partition)
-        for task in self._loading:
-            task.cancel()
+        if self._loading is not None:
+            self._loading.cancel()
 
     def _follow_partition(self, topic: str, partition: int) -> None:
         kind = self.kinds.get(topic)
@@ -443,21 +445,29 @@ class Coordinators:
         place = (replica.topic_partition.topic, replica.topic_partition.partition)
         coordinator = self._shards[place] = Coordinator(kind, replica, self._node.world.clock.wall_ms)
         steps = coordinator.load()
-        for _ in range(2):
-            if next(steps, self) is self:
-                log.debug("loaded partition=%s epoch=%d", replica.topic_partition, coordinator.epoch)
-                return
-        task = asyncio.get_running_loop().create_task(self._finish_loading(coordinator, steps))
-        self._loading.add(task)
-        task.add_done_callback(self._loading.discard)
+        if replica.log.size <= LOAD_AT_ONCE_BYTES:
+            for _ in steps:
+                pass
+            return
+        self._to_load.append((coordinator, steps))
+        if self._loading is None or self._loading.done():
+            self._loading = asyncio.get_running_loop().create_task(self._load_in_turn())
 
-    async def _finish_loading(self, coordinator: Coordinator, steps: Iterator[None]) -> None:
-        place = (coordinator.replica.topic_partition.topic, coordinator.replica.topic_partition.partition)
-        while self._shards.get(place) is coordinator:
-            await asyncio.sleep(0)
-            if next(steps, self) is self:
-                log.info("loaded partition=%s epoch=%d", coordinator.replica.topic_partition, coordinator.epoch)
-                return
+    async def _load_in_turn(self) -> None:
+        """One piece of one shard between two turns of the loop, so that clients of other shards notice nothing."""
+        while self._to_load:
+            coordinator, steps = self._to_load.popleft()
+            place = (coordinator.replica.topic_partition.topic, coordinator.replica.topic_partition.partition)
+            while self._shards.get(place) is coordinator:
+                await asyncio.sleep(0)
+                try:
+                    if next(steps, self) is self:
+                        log.info("loaded partition=%s epoch=%d", coordinator.replica.topic_partition, coordinator.epoch)
+                        break
+                except (ApiError, ProtocolError) as error:
+                    # Its groups cannot be served from here; all others can.
+                    log.error("load failed partition=%s error=%s", coordinator.replica.topic_partition, error)
+                    self._close(*place)
 
     def _close(self, topic: str, partition: int) -> None:
         coordinator = self._shards.pop((topic, partition), None)
