@@ -21,6 +21,7 @@ from ottla.model.errors import ProtocolError
 from ottla.model.ids import TopicPartition
 
 TOPICS = ("a", "b", "c")
+RACKS = ("r1", "r2", "r3")
 
 
 def members_of(case) -> list[Member]:
@@ -30,14 +31,15 @@ def members_of(case) -> list[Member]:
     for row in rows:
         owned = tuple(TopicPartition(*each) for each in row["owned"])
         data = BUILT_IN[name]().user_data(owned, row["generation"])
-        made.append(Member(row["id"], row["instance"], Subscription(tuple(row["topics"]), data, owned, row["generation"])))
+        subscription = Subscription(tuple(row["topics"]), data, owned, row["generation"], row["rack"])
+        made.append(Member(row["id"], row["instance"], subscription))
     return made
 
 
 @st.composite
 def cases(draw, assignor=None):
     counts = draw(st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 6), min_size=1))
-    same = draw(st.booleans())
+    same, racked = draw(st.booleans()), draw(st.booleans())
     shared = draw(st.lists(st.sampled_from(TOPICS), min_size=1, unique=True))
     everything = [[topic, number] for topic, count in sorted(counts.items()) for number in range(count)]
     generation = draw(st.integers(1, 5))
@@ -54,13 +56,23 @@ def cases(draw, assignor=None):
                 "topics": topics,
                 "owned": [each for each in owned if each[0] in topics],
                 "generation": generation if joined else -1,
+                "rack": draw(st.sampled_from(RACKS)) if racked else None,
             }
         )
-    return {"assignor": assignor or draw(st.sampled_from(sorted(BUILT_IN))), "counts": counts, "members": rows}
+    places = {f"{topic} {number}": sorted(draw(st.sets(st.sampled_from(RACKS), max_size=2))) for topic, number in everything}
+    return {
+        "assignor": assignor or draw(st.sampled_from(sorted(BUILT_IN))),
+        "counts": counts,
+        "members": rows,
+        "racks": places if racked else {},
+    }
 
 
 def assigned(case) -> dict[str, list[TopicPartition]]:
-    return BUILT_IN[case["assignor"]]().assign(case["counts"], members_of(case))
+    racks = {TopicPartition(key.split()[0], int(key.split()[1])): frozenset(near) for key, near in case["racks"].items()}
+    subscribed = {topic for row in case["members"] for topic in row["topics"]}
+    counts = {topic: count for topic, count in case["counts"].items() if topic in subscribed}
+    return BUILT_IN[case["assignor"]]().assign(counts, members_of(case), racks)
 
 
 @given(cases())
@@ -122,8 +134,10 @@ def test_cooperative_reaches_in_two_rounds_what_sticky_would(case):
 
 
 def test_range_gives_the_odd_ones_to_the_first():
-    rows = [{"id": name, "instance": None, "topics": ["a", "b"], "owned": [], "generation": -1} for name in ("m2", "m1")]
-    result = assigned({"assignor": "range", "counts": {"a": 3, "b": 3}, "members": rows})
+    rows = [
+        {"id": name, "instance": None, "topics": ["a", "b"], "owned": [], "generation": -1, "rack": None} for name in ("m2", "m1")
+    ]
+    result = assigned({"assignor": "range", "counts": {"a": 3, "b": 3}, "members": rows, "racks": {}})
     assert result == {"m1": [("a", 0), ("a", 1), ("b", 0), ("b", 1)], "m2": [("a", 2), ("b", 2)]}
 
 
@@ -182,9 +196,14 @@ public class Assign {
             for (ConsumerPartitionAssignor each : List.of(new RangeAssignor(), new RoundRobinAssignor(), new StickyAssignor(), new CooperativeStickyAssignor()))
                 known.put(each.name(), each);
             List<PartitionInfo> infos = new ArrayList<>();
-            Node[] none = new Node[0];
             for (var entry : iterable(test.get("counts").fields()))
-                for (int i = 0; i < entry.getValue().asInt(); i++) infos.add(new PartitionInfo(entry.getKey(), i, null, none, none));
+                for (int i = 0; i < entry.getValue().asInt(); i++) {
+                    List<Node> nodes = new ArrayList<>();
+                    JsonNode near = test.get("racks").get(entry.getKey() + " " + i);
+                    if (near != null) near.forEach(r -> nodes.add(new Node(Integer.parseInt(r.asText().substring(1)), "h", 1, r.asText())));
+                    Node[] replicas = nodes.toArray(new Node[0]);
+                    infos.add(new PartitionInfo(entry.getKey(), i, null, replicas, replicas));
+                }
             Map<String, Subscription> subscriptions = new HashMap<>();
             for (JsonNode row : test.get("members")) {
                 List<String> topics = new ArrayList<>();
@@ -192,7 +211,7 @@ public class Assign {
                 List<TopicPartition> owned = new ArrayList<>();
                 row.get("owned").forEach(o -> owned.add(new TopicPartition(o.get(0).asText(), o.get(1).asInt())));
                 ByteBuffer data = row.get("user_data").isNull() ? null : ByteBuffer.wrap(HexFormat.of().parseHex(row.get("user_data").asText()));
-                Subscription subscription = new Subscription(topics, data, owned, row.get("generation").asInt(), Optional.empty());
+                Subscription subscription = new Subscription(topics, data, owned, row.get("generation").asInt(), Optional.ofNullable(row.get("rack").isNull() ? null : row.get("rack").asText()));
                 if (!row.get("instance").isNull()) subscription.setGroupInstanceId(Optional.of(row.get("instance").asText()));
                 subscriptions.put(row.get("id").asText(), subscription);
             }

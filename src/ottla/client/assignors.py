@@ -11,11 +11,13 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from ottla.client.sticky import assign_sticky, transferring
+from ottla.client.ranges import assign_ranges
+from ottla.client.sticky import Racks, assign_sticky, transferring
 from ottla.client.subscriptions import Assignment, Subscription
 from ottla.model.ids import TopicPartition
 
 DEFAULT_GENERATION = -1
+NO_RACKS: Racks = {}
 _INT32 = struct.Struct(">i")
 _INT16 = struct.Struct(">h")
 
@@ -46,7 +48,8 @@ class Assignor(Protocol):
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
         """What a member puts into its subscription, so that the next leader knows what it had."""
 
-    def assign(self, partitions: Mapping[str, int], members: Sequence[Member]) -> Assigned: ...
+    def assign(self, partitions: Mapping[str, int], members: Sequence[Member], racks: Racks = NO_RACKS) -> Assigned:
+        """`racks`: where the replicas of each partition stand."""
 
 
 class Range:
@@ -58,19 +61,8 @@ class Range:
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
         return None
 
-    def assign(self, partitions: Mapping[str, int], members: Sequence[Member]) -> Assigned:
-        assigned: Assigned = {member.id: [] for member in members}
-        for topic in partitions:
-            takers = sorted((member for member in members if topic in member.subscription.topics), key=lambda member: member.rank)
-            if not takers:
-                continue
-            each, odd = divmod(partitions[topic], len(takers))
-            start = 0
-            for index, member in enumerate(takers):
-                count = each + (index < odd)
-                assigned[member.id] += [TopicPartition(topic, number) for number in range(start, start + count)]
-                start += count
-        return assigned
+    def assign(self, partitions: Mapping[str, int], members: Sequence[Member], racks: Racks = NO_RACKS) -> Assigned:
+        return assign_ranges(partitions, members, racks)
 
 
 class RoundRobin:
@@ -82,7 +74,7 @@ class RoundRobin:
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
         return None
 
-    def assign(self, partitions: Mapping[str, int], members: Sequence[Member]) -> Assigned:
+    def assign(self, partitions: Mapping[str, int], members: Sequence[Member], racks: Racks = NO_RACKS) -> Assigned:
         assigned: Assigned = {member.id: [] for member in members}
         ranked = sorted(members, key=lambda member: member.rank)
         subscribed = {topic for member in members for topic in member.subscription.topics}
@@ -114,8 +106,8 @@ class Sticky:
             parts += [_INT16.pack(len(name)), name, struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)]
         return b"".join(parts) + _INT32.pack(generation)
 
-    def assign(self, partitions: Mapping[str, int], members: Sequence[Member]) -> Assigned:
-        return assign_sticky(partitions, java_order(members), self._memory)[0]
+    def assign(self, partitions: Mapping[str, int], members: Sequence[Member], racks: Racks = NO_RACKS) -> Assigned:
+        return assign_sticky(partitions, java_order(members), self._memory, racks)[0]
 
     @staticmethod
     def _memory(member: Member) -> tuple[Sequence[TopicPartition], int]:
@@ -131,8 +123,8 @@ class CooperativeSticky:
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
         return _INT32.pack(generation)
 
-    def assign(self, partitions: Mapping[str, int], members: Sequence[Member]) -> Assigned:
-        assigned, moved = assign_sticky(partitions, java_order(members), self._memory)
+    def assign(self, partitions: Mapping[str, int], members: Sequence[Member], racks: Racks = NO_RACKS) -> Assigned:
+        assigned, moved = assign_sticky(partitions, java_order(members), self._memory, racks)
         if moved is None:
             moved = transferring(members, assigned)
         for partition, member in moved.items():

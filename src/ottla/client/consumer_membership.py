@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from ottla.client.assignors import NO_RACKS
 from ottla.client.membership import Assign, Duty, Idle, Lose, MemberSettings, NeedTopics, Partitions, Phase, Revoke, Send, Step
+from ottla.client.sticky import Racks
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import TopicPartition
 from ottla.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -165,7 +167,7 @@ class ConsumerMember:
         kind = ConsumerGroupHeartbeatRequest.TopicPartitions
         return [kind(topic_id=topic_id, partitions=numbers) for topic_id, numbers in grouped.items()]
 
-    def with_topics(self, counts: Mapping[str, int], names: Mapping[bytes, str] | None = None) -> None:
+    def with_topics(self, counts: Mapping[str, int], names: Mapping[bytes, str] | None = None, racks: Racks = NO_RACKS) -> None:
         """What topics are called. An id that no broker knows any more stands for a deleted topic and is left out."""
         self._names |= names or {}
         self._ids |= {name: topic for topic, name in (names or {}).items()}

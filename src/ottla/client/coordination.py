@@ -18,7 +18,7 @@ from ottla.client.errors import NetworkError
 from ottla.client.membership import ClassicMember, Duty, Idle, NeedTopics, Phase, Send
 from ottla.client.settings import ConsumerSettings
 from ottla.model.errors import ApiError, ErrorCode
-from ottla.model.ids import INTERNAL_TOPICS
+from ottla.model.ids import INTERNAL_TOPICS, TopicPartition
 from ottla.protocol.messages.metadata import MetadataRequest
 
 log = logging.getLogger("ottla.consumer")
@@ -152,7 +152,7 @@ class Coordination:
             await asyncio.sleep(self._cluster.backoff_ms(0) / 1000)
             if not known:
                 return
-        self.member.with_topics(self._counts(step.names), known)
+        self.member.with_topics(self._counts(step.names), known, self._racks(step.names))
 
     async def _learn_ids(self, ids: frozenset[bytes]) -> None:
         if all(topic in self._cluster.view.names for topic in ids):
@@ -167,6 +167,18 @@ class Coordination:
     def _counts(self, names: frozenset[str]) -> dict[str, int]:
         topics = self._cluster.view.topics
         return {name: len(topics[name].partitions) for name in names if name in topics and topics[name].partitions}
+
+    def _racks(self, names: frozenset[str]) -> dict[TopicPartition, frozenset[str]]:
+        """Where the replicas stand; brokers that do not tell their rack are left out."""
+        topics, brokers = self._cluster.view.topics, self._cluster.view.brokers
+        return {
+            TopicPartition(name, part.partition): frozenset(
+                rack for replica in part.replicas if replica in brokers and (rack := brokers[replica].rack)
+            )
+            for name in names
+            if name in topics
+            for part in topics[name].partitions
+        }
 
     async def _look_at_topics(self) -> None:
         """Now and then: new topics that match the pattern, new partitions of the group's topics."""

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from ottla.client.assignors import Assignor, Member
+from ottla.client.assignors import NO_RACKS, Assignor, Member
+from ottla.client.sticky import Racks
 from ottla.client.subscriptions import (
     Assignment,
     Subscription,
@@ -155,6 +156,7 @@ class ClassicMember:
         self._joined_topics: tuple[str, ...] = ()
         self._members: list[Member] = []
         self._counts: dict[str, int] = {}
+        self._racks: Racks = NO_RACKS
         self._target: Partitions = frozenset()
         self._rejoin = False
         self._reason = "initial join"
@@ -294,7 +296,7 @@ class ClassicMember:
         assignments = []
         if self.is_leader and self._members:
             assert self.protocol is not None
-            assigned = self._assignors[self.protocol].assign(self._counts, self._members)
+            assigned = self._assignors[self.protocol].assign(self._counts, self._members, self._racks)
             assignments = [
                 kind(member_id=member, assignment=encode_assignment(Assignment(tuple(partitions))))
                 for member, partitions in assigned.items()
@@ -309,10 +311,10 @@ class ClassicMember:
             assignments=assignments,
         )
 
-    def with_topics(self, counts: Mapping[str, int], names: Mapping[bytes, str] | None = None) -> None:
+    def with_topics(self, counts: Mapping[str, int], names: Mapping[bytes, str] | None = None, racks: Racks = NO_RACKS) -> None:
         """Leader: how many partitions each topic has that the group subscribes to; topics that do not exist are left out."""
         if self.phase is Phase.ASSIGNING:
-            self._counts = dict(counts)
+            self._counts, self._racks = dict(counts), racks
             self.phase = Phase.SYNCING
 
     # Answers -----------------------------------------------------------------------------------------------------------

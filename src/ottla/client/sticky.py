@@ -1,5 +1,7 @@
 """The sticky assignment (KIP-54, KIP-341, KIP-429): as even as possible first, then as few moves as possible. Pure.
 
+Replicas in a member's own rack are preferred where the members tell their racks and it makes a difference (KIP-881).
+
 Two ways. When all members subscribe to the same topics, every member's share is known beforehand: it keeps up to its share of
 what it had, and the rest is dealt out in turn. Otherwise partitions go to the least loaded member that may have them, and then
 move, one at a time, from members with too many to members with too few, until nothing improves.
@@ -19,16 +21,60 @@ Memory = Callable[["Member"], tuple[Sequence[TopicPartition], int]]
 DEFAULT_GENERATION = -1
 
 
+Racks = Mapping[TopicPartition, frozenset[str]]
+
+
+class RackMap:
+    """Which partitions have a replica close to which members. Empty, and without effect, unless racks tell partitions apart."""
+
+    def __init__(self, racks: Racks, members: Sequence[Member], partitions: Mapping[str, int]) -> None:
+        homes = {member.id: member.subscription.rack for member in members if member.subscription.rack}
+        places = {each: racks.get(each, frozenset()) for each in _all_partitions(partitions, partitions)} if homes else {}
+        crowd: dict[str, int] = {}
+        for rack in homes.values():
+            crowd[rack] = crowd.get(rack, 0) + 1
+        self._takers = {partition: sum(crowd.get(rack, 0) for rack in near) for partition, near in places.items()}
+        self.matters = rack_matters(frozenset(homes.values()), places)
+        self.home: dict[str, str] = homes if self.matters else {}
+        self._places = places if self.matters else {}
+
+    def mismatch(self, member: str, partition: TopicPartition) -> bool:
+        home = self.home.get(member)
+        return home is not None and home not in self._places.get(partition, frozenset())
+
+    def is_near(self, member: str, partition: TopicPartition) -> bool:
+        return self.home.get(member) in self._places.get(partition, frozenset())
+
+    def hardest_first(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Partitions that few members are close to are dealt before the others."""
+        return sorted(partitions, key=lambda partition: self._takers.get(partition, 0)) if self._takers else partitions
+
+    def next_near(self, partition: TopicPartition, members: Sequence[str], start: int) -> int | None:
+        """The place of the first member from `start` on, around the circle, that is close to a replica."""
+        for step in range(len(members)):
+            place = (start + step) % len(members)
+            if self.is_near(members[place], partition):
+                return place
+        return None
+
+
+def rack_matters(homes: frozenset[str], places: Racks) -> bool:
+    """Not when no member is close to anything, nor when every partition is in every rack."""
+    everywhere = frozenset(rack for near in places.values() for rack in near)
+    return bool(homes & everywhere) and any(near != everywhere for near in places.values())
+
+
 def assign_sticky(
-    partitions: Mapping[str, int], members: Sequence[Member], memory: Memory
+    partitions: Mapping[str, int], members: Sequence[Member], memory: Memory, racks: Racks
 ) -> tuple[Assigned, dict[TopicPartition, str] | None]:
     """The assignment, and which partitions change hands (None where that was not kept track of)."""
     topics = [set(member.subscription.topics) for member in members]
     partitions = {topic: count for topic, count in partitions.items() if any(topic in each for each in topics)}
     owned, contested = _owned(partitions, members, memory)
+    near = RackMap(racks, members, partitions)
     if all(each == topics[0] for each in topics):
-        return _Equal(partitions, owned, contested).build()
-    return _General(partitions, owned, members, memory).build(), None
+        return _Equal(partitions, owned, contested, near).build()
+    return _General(partitions, owned, members, memory, near).build(), None
 
 
 def transferring(members: Sequence[Member], assigned: Assigned) -> dict[TopicPartition, str]:
@@ -76,8 +122,9 @@ def _all_partitions(partitions: Mapping[str, int], topics: Iterable[str]) -> lis
 class _Equal:
     """All members subscribe to the same topics."""
 
-    def __init__(self, partitions: Mapping[str, int], owned: Assigned, contested: set[TopicPartition]) -> None:
+    def __init__(self, partitions: Mapping[str, int], owned: Assigned, contested: set[TopicPartition], near: RackMap) -> None:
         total = sum(partitions.values())
+        self._near = near
         self._partitions = partitions
         self._owned = owned
         self._contested = contested
@@ -92,12 +139,15 @@ class _Equal:
 
     def build(self) -> tuple[Assigned, dict[TopicPartition, str]]:
         for member, owned in self._owned.items():
-            mine = sorted((each for each in owned if each not in self._contested), key=lambda each: (each.partition, each.topic))
-            self._keep(member, mine)
+            far = [each for each in owned if self._near.mismatch(member, each)]
+            self._released |= dict.fromkeys(far, member)
+            kept = (each for each in owned if each not in self._contested and each not in far)
+            self._keep(member, sorted(kept, key=lambda each: (each.partition, each.topic)))
         self._hungry.sort()
         self._fair.sort()
         taken = {partition for mine in self._assigned.values() for partition in mine}
-        self._deal([each for each in _all_partitions(self._partitions, sorted(self._partitions)) if each not in taken])
+        unassigned = [each for each in _all_partitions(self._partitions, sorted(self._partitions)) if each not in taken]
+        self._deal(self._deal_near(self._near.hardest_first(unassigned)))
         return self._assigned, self._moved
 
     def _keep(self, member: str, mine: list[TopicPartition]) -> None:
@@ -117,6 +167,49 @@ class _Equal:
         self._assigned[member] += mine[:keep]
         self._released |= dict.fromkeys(mine[keep:], member)
 
+    def _give(self, partition: TopicPartition, member: str) -> int:
+        """Returns how many the member has now."""
+        mine = self._assigned[member]
+        mine.append(partition)
+        if self._released.get(partition, member) != member or partition in self._contested:
+            self._moved[partition] = member
+        return len(mine)
+
+    def _deal_near(self, unassigned: list[TopicPartition]) -> list[TopicPartition]:
+        """In turn to the hungry who are close to a replica, then to the fair; returns what nobody is close to."""
+        if not self._near.home:
+            return unassigned
+        left, turn = [], 0
+        for partition in unassigned:
+            place = self._near.next_near(partition, self._hungry, turn)
+            if place is not None:
+                turn = self._feed(partition, place)
+            elif (place := self._near.next_near(partition, self._fair, 0)) is not None:
+                self._favour(partition, place)
+            else:
+                left.append(partition)
+        return left
+
+    def _feed(self, partition: TopicPartition, place: int) -> int:
+        """To a hungry member; returns whose turn it is next."""
+        member = self._hungry[place]
+        count = self._give(partition, member)
+        if count >= self._least:
+            del self._hungry[place]
+            if count < self._most and self._over < self._odd:
+                self._fair.append(member)
+        else:
+            place += 1
+        return place % len(self._hungry) if self._hungry else 0
+
+    def _favour(self, partition: TopicPartition, place: int) -> None:
+        member = self._fair[place]
+        if self._give(partition, member) == self._most:
+            del self._fair[place]
+            self._over += 1
+            if self._over == self._odd:
+                self._fair.clear()
+
     def _deal(self, unassigned: list[TopicPartition]) -> None:
         """In turn to the hungry; who has the least then waits for an odd one."""
         turn = 0
@@ -125,11 +218,8 @@ class _Equal:
                 turn = 0
             hungry = bool(self._hungry)
             member = self._hungry[turn] if hungry else self._fair.pop(0)
-            mine = self._assigned[member]
-            mine.append(partition)
-            if self._released.get(partition, member) != member or partition in self._contested:
-                self._moved[partition] = member
-            if hungry and len(mine) == self._least:
+            count = self._give(partition, member)
+            if hungry and count == self._least:
                 del self._hungry[turn]
                 self._fair.append(member)
             elif hungry:
@@ -139,8 +229,11 @@ class _Equal:
 class _General:
     """Members subscribe to different topics."""
 
-    def __init__(self, partitions: Mapping[str, int], owned: Assigned, members: Sequence[Member], memory: Memory) -> None:
+    def __init__(
+        self, partitions: Mapping[str, int], owned: Assigned, members: Sequence[Member], memory: Memory, near: RackMap
+    ) -> None:
         self._partitions = partitions
+        self._near = near
         self._topics = {member.id: [topic for topic in member.subscription.topics if topic in partitions] for member in members}
         self._takers: dict[str, list[str]] = {topic: [] for topic in partitions}
         for member, topics in self._topics.items():
@@ -167,7 +260,7 @@ class _General:
 
     def build(self) -> Assigned:
         for member, mine in self._assigned.items():
-            kept = [partition for partition in mine if partition.topic in self._topics[member]]
+            kept = [each for each in mine if each.topic in self._topics[member] and not self._near.mismatch(member, each)]
             self._revoking |= any(partition.topic in self._takers and partition not in kept for partition in mine)
             mine[:] = kept
         order = sorted(self._takers, key=lambda topic: (len(self._takers[topic]), topic))
@@ -182,11 +275,12 @@ class _General:
 
     def _balance(self, everything: list[TopicPartition], unassigned: list[TopicPartition]) -> None:
         initial = not self._assigned[self._ranked()[-1]]
+        if self._near.home:
+            for partition in unassigned:
+                self._assign(partition, near=True)
         for partition in unassigned:
-            taker = next((member for member in self._ranked() if partition.topic in self._topics[member]), None)
-            if taker is not None:
-                self._assigned[taker].append(partition)
-                self._holder[partition] = taker
+            if partition not in self._holder:
+                self._assign(partition, near=False)
         movable = [partition for partition in everything if len(self._takers[partition.topic]) >= 2]
         self._active = [member for member in self._active if self._can_take_part(member)]
         if not self._active:
@@ -197,6 +291,14 @@ class _General:
         changed = self._reassign(movable)
         if not initial and changed and self._score(self._assigned) >= self._score(before):
             self._assigned.update(before)
+
+    def _assign(self, partition: TopicPartition, *, near: bool) -> None:
+        """To the least loaded member that may have it; `near`: and is not far from it."""
+        for member in self._ranked():
+            if partition.topic in self._topics[member] and not (near and self._near.mismatch(member, partition)):
+                self._assigned[member].append(partition)
+                self._holder[partition] = member
+                return
 
     def _can_take_part(self, member: str) -> bool:
         mine = self._assigned[member]
