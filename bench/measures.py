@@ -15,6 +15,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from bench import clients
+from bench import groups as group_clients
 from bench.systems import System, running
 
 PARTITIONS = 4
@@ -33,9 +34,11 @@ class Sizes:
     many_partitions: int = 10_000
     compacted_bytes: int = 1_000_000_000
     idle_s: float = 5.0
+    members: int = 50
+    idle_groups: int = 1_000
 
 
-SMOKE = Sizes(50_000, 20_000, 20_000, 500, 20_000, 200, 20_000_000, 1.0)
+SMOKE = Sizes(50_000, 20_000, 20_000, 500, 20_000, 200, 20_000_000, 1.0, members=5, idle_groups=50)
 
 # Name of a figure → unit, and the ratio to Kafka that is wanted: at least (positive) or at most (negative).
 FIGURES: dict[str, tuple[str, float | None]] = {
@@ -56,6 +59,9 @@ FIGURES: dict[str, tuple[str, float | None]] = {
     "10,000 partitions: start": ("s", None),
     "10,000 partitions: resident memory": ("MB", None),
     "while compacting: produce p99 over quiet p99": ("×", None),
+    "offset commits, one after the other": ("commits/s", 1.5),
+    "50 members: until the group is stable": ("s", -1.0),
+    "1,000 idle groups: processor": ("% of a core", None),
 }
 COMPACTION_LIMIT = 2.0  # the produce p99 while 1 GB is compacted, in quiet p99s; asked of ottla itself, not beside Kafka
 
@@ -163,11 +169,22 @@ def _size(folder: Path) -> int:
     return total
 
 
+def groups(name: str, folder: Path, sizes: Sizes) -> Figures:
+    """Offsets and groups on one fresh node."""
+    with running(name, folder) as system:
+        return {
+            "offset commits, one after the other": group_clients.commits_per_second(system, sizes.latencies),
+            "50 members: until the group is stable": group_clients.seconds_until_stable(system, sizes.members),
+            "1,000 idle groups: processor": group_clients.idle_groups_cpu(system, sizes.idle_groups, 2 * sizes.idle_s),
+        }
+
+
 TURNS: dict[str, Callable[[str, Path, Sizes], Figures]] = {
     "load": load,
     "tools": tools,
     "partitions": many_partitions,
     "compaction": compaction,
+    "groups": groups,
 }
 
 

@@ -56,11 +56,15 @@ class System:
     def log_directory(self) -> Path:
         return self._peer.log_directory()
 
-    def resident_mb(self) -> float:
-        """Of the process and its children: worker processes count."""
+    @property
+    def pid(self) -> int:
         process = self._peer.processes[1] if isinstance(self._peer, KafkaPeer) else self._peer.process
         assert process is not None
-        parent = psutil.Process(process.pid)
+        return process.pid
+
+    def resident_mb(self) -> float:
+        """Of the process and its children: worker processes count."""
+        parent = psutil.Process(self.pid)
         return sum(each.memory_info().rss for each in [parent, *parent.children(recursive=True)]) / 1e6
 
 

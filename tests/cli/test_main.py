@@ -6,8 +6,10 @@ import base64
 import subprocess
 import sys
 
+import pytest
+
 from ottla.cli.main import COMMANDS
-from tests.cli.processes import ottla
+from tests.cli.processes import environment, ottla
 
 
 def test_help_names_every_command() -> None:
@@ -52,3 +54,26 @@ def test_random_uuid_is_sixteen_bytes_and_no_option() -> None:
     text = done.stdout.strip()
     assert len(base64.urlsafe_b64decode(text + "==")) == 16
     assert not text.startswith("-")
+
+
+def test_a_shell_completes_commands_options_and_choices() -> None:
+    def completed(words: str) -> set[str]:
+        own = environment() | {
+            "_OTTLA_COMPLETE": "bash_complete",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split(" ")) - 1),
+        }
+        done = subprocess.run([sys.executable, "-m", "ottla"], env=own, capture_output=True, text=True, timeout=60, check=False)
+        return {line.partition(",")[2] for line in done.stdout.splitlines()}
+
+    assert completed("ottla to") == {"topics"}
+    assert completed("ottla topics ") >= {"create", "list", "describe", "alter", "delete"}
+    assert "--replication-factor" in completed("ottla topics create --rep")
+    assert completed("ottla demo re") == {"replay"}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_for_a_shell_is_printed(shell: str) -> None:
+    done = ottla("completion", shell)
+    assert done.returncode == 0
+    assert "_OTTLA_COMPLETE" in done.stdout

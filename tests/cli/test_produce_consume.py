@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ottla.embedded.cluster import EmbeddedCluster
+from tests.cli.processes import environment
 from tests.cli.processes import here as ottla
 
 
@@ -149,3 +153,26 @@ def test_perf_measures_what_it_did(bootstrap: str, topic: str) -> None:
     drawn = ottla("perf", "produce", topic, "-n", "100", bootstrap=bootstrap).stdout
     assert drawn.startswith("100 records in ")
     assert "█" in drawn
+
+
+def test_ctrl_c_ends_a_follower_cleanly_and_commits(bootstrap: str, topic: str) -> None:
+    ottla("produce", topic, stdin="one\n", bootstrap=bootstrap)
+    command = [sys.executable, "-m", "ottla", "consume", topic, "--follow", "--group", "followers"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(bootstrap)
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "one\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors.strip()) == (130, "")
+    assert ottla("consume", topic, "--group", "followers", "--timeout", "1", bootstrap=bootstrap).stdout == ""
+
+
+def test_a_reader_that_goes_away_is_no_failure(bootstrap: str, topic: str) -> None:
+    ottla("produce", topic, stdin="line\n" * 20_000, bootstrap=bootstrap)
+    command = f"{sys.executable} -m ottla consume {topic} | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False, env=environment(bootstrap)
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "line\n", "")

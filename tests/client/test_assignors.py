@@ -22,6 +22,7 @@ from ottla.model.ids import TopicPartition
 
 TOPICS = ("a", "b", "c")
 RACKS = ("r1", "r2", "r3")
+FEW = settings(max_examples=30)  # a group is a large example; Java judges hundreds
 
 
 def members_of(case) -> list[Member]:
@@ -75,6 +76,7 @@ def assigned(case) -> dict[str, list[TopicPartition]]:
     return BUILT_IN[case["assignor"]]().assign(counts, members_of(case), racks)
 
 
+@FEW
 @given(cases())
 def test_nobody_shares_a_partition_and_nobody_gets_what_it_did_not_ask_for(case):
     result = assigned(case)
@@ -86,6 +88,7 @@ def test_nobody_shares_a_partition_and_nobody_gets_what_it_did_not_ask_for(case)
         assert all(partition.topic in topics[member] for partition in partitions)
 
 
+@FEW
 @given(cases().filter(lambda case: case["assignor"] != "cooperative-sticky"))
 def test_every_partition_that_somebody_wants_is_dealt(case):
     wanted = {topic for row in case["members"] for topic in row["topics"]}
@@ -93,6 +96,7 @@ def test_every_partition_that_somebody_wants_is_dealt(case):
     assert {partition for partitions in assigned(case).values() for partition in partitions} == expected
 
 
+@FEW
 @given(cases(assignor="sticky"))
 def test_sticky_is_even_and_moves_nothing_in_a_group_that_is(case):
     topics = case["members"][0]["topics"]
@@ -110,6 +114,7 @@ def test_sticky_is_even_and_moves_nothing_in_a_group_that_is(case):
     }
 
 
+@FEW
 @given(cases(assignor="cooperative-sticky"))
 def test_cooperative_gives_nothing_away_that_another_still_holds(case):
     result = assigned(case)
@@ -119,6 +124,7 @@ def test_cooperative_gives_nothing_away_that_another_still_holds(case):
             assert holders.get(tuple(partition), member) == member
 
 
+@FEW
 @given(cases(assignor="cooperative-sticky"))
 def test_cooperative_reaches_in_two_rounds_what_sticky_would(case):
     for _ in range(2):

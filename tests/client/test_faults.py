@@ -212,6 +212,49 @@ async def test_admin_survives_cuts(bootstrap, name):
     assert chaos.cuts > 0
 
 
+@pytest.mark.parametrize("version", [1, 2])
+async def test_transactions_survive_cuts_all_or_nothing(bootstrap, topic, name, version):
+    chaos = Chaos(version, cut_read=0.06, cut_write=0.04)
+    settings = QUICK | {"linger_ms": 0, "request_timeout_ms": 2000, "max_block_ms": 30_000, "delivery_timeout_ms": 30_000}
+    sender = Producer(bootstrap_servers=bootstrap, world=chaos.world(), transactional_id=name, **settings)
+    await eventually(lambda: _started(sender))
+    if version == 1:
+        sender._cluster.features = sender._cluster.features | {"transaction.version": 1}
+        sender._cluster._features_epoch = 2**62  # no connection knows better
+    committed: list[int] = []
+    async with asyncio.timeout(90):
+        await sender.init_transactions()
+        for number in range(200):
+            if number >= 40 and chaos.cuts > 10:
+                break
+            await sender.begin_transaction()
+            for partition in range(3):
+                await sender.send(topic, b"%d" % number, partition=partition)
+            if number % 4 == 3:
+                await sender.abort_transaction()
+            else:
+                await sender.commit_transaction()
+                committed.append(number)
+    chaos.calm()
+    await sender.close()
+    assert chaos.cuts > 10
+
+    async def read():
+        async with Consumer(
+            bootstrap_servers=bootstrap, auto_offset_reset="earliest", isolation_level="read_committed"
+        ) as reader:
+            parts = [(topic, number) for number in range(3)]
+            reader.assign(parts)
+            ends = await reader.end_offsets(parts)
+            found = defaultdict(list)
+            while any([await reader.position(part) < end for part, end in ends.items()]):
+                for record in await reader.poll(200):
+                    found[record.partition].append(int(record.value))
+            return found
+
+    await eventually(read, lambda found: all(found[partition] == committed for partition in range(3)))
+
+
 # A cluster that loses brokers ---------------------------------------------------------------------------------------------
 
 

@@ -139,7 +139,7 @@ def play(seed: int, *, brokers: int, groups: str | None) -> Story:
         logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize(("seed", "brokers"), [(1, 1), (3, 3), (22, 3)])
+@pytest.mark.parametrize(("seed", "brokers"), [(1, 1), (3, 3), pytest.param(22, 3, marks=pytest.mark.slow)])
 def test_what_is_acknowledged_is_there_once_and_in_order(seed, brokers):
     story = play(seed, brokers=brokers, groups=None)
     assert story.faults > 3
@@ -151,7 +151,7 @@ def test_what_is_acknowledged_is_there_once_and_in_order(seed, brokers):
         assert story.polled[partition] == expected
 
 
-@pytest.mark.parametrize("groups", ["classic", "consumer"])
+@pytest.mark.parametrize("groups", [pytest.param("classic", marks=pytest.mark.slow), "consumer"])
 @pytest.mark.parametrize("seed", [13])
 def test_group_sees_everything_at_least_once(seed, groups):
     story = play(seed, brokers=3, groups=groups)

@@ -16,6 +16,7 @@ import gc
 import heapq
 import random
 import sys
+import traceback
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -260,8 +261,13 @@ def _where(task: asyncio.Task[Any]) -> str:
 
 
 def _note_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """An exception that nobody caught is a finding, unless it comes out of a process that was killed."""
+    """An exception that nobody caught is a finding, unless it comes out of a process that was killed.
+
+    asyncio tells of a task's only when the task is collected, so the process of that moment may be another one.
+    """
     assert isinstance(loop, SimulatedLoop)
     error = context.get("exception")
     if not _PROCESS.get(loop.outside).dead:
-        loop.errors.append(f"{loop.time():.6f} {context.get('message')}: {error!r}")
+        where = "".join(traceback.format_exception(error)[-6:]) if error is not None else ""
+        loop.errors.append(f"{loop.time():.6f} {context.get('message')}: {error!r}\n{where}")
+        loop.journal.tell("uncaught exceptions", f"{_PROCESS.get(loop.outside).name}: {error!r}")

@@ -254,7 +254,7 @@ class Stream:
 
     def cut(self) -> None:
         """Of what waits, a drawn part arrives, down to half a piece."""
-        waiting = [piece for piece in self._queue if isinstance(piece, bytes)]
+        waiting = [piece for piece in self._queue if isinstance(piece, bytes) and piece]
         self._queue.clear()
         kept = self._internet.random.randrange(len(waiting) + 1)
         self._queue.extend(waiting[:kept])

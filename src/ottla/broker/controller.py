@@ -45,6 +45,7 @@ class ActiveController:
         self._parked: deque[tuple[int, Ticket, Any]] = deque()  # commit offset to wait for, who, what
         self._timers: dict[Any, asyncio.TimerHandle] = {}
         self._committed = 0
+        self._closed = False
         self._probes: dict[int, asyncio.Task[None]] = {}
         self._run(Activated(), 0, 0)
         for broker in image.brokers.values():
@@ -61,10 +62,14 @@ class ActiveController:
         try:
             self._run(request, self._next_ticket, version)
         except ApiError as error:
-            self._tickets.pop(self._next_ticket).set_exception(error)
+            self._tickets.pop(self._next_ticket, None)
+            if not future.done():
+                future.set_exception(error)
         return future
 
     def _run(self, event: Any, ticket: Ticket, version: int) -> None:
+        if self._closed:
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
         clock, random = self._node.world.clock, self._node.world.random
         context = Context(
             now_ms=int(clock.monotonic_ms()),
@@ -80,6 +85,8 @@ class ActiveController:
     def _carry_out(self, decision: Decision[MetadataRecord, SessionChange]) -> None:
         if decision.records:
             first = self._append(decision.records, self._machine.image.metadata_version)
+            if self._closed:
+                return  # appending took a step of the quorum, in which it found that it no longer leads
             self._machine.apply_batch(decision.records, first, self._epoch)
         for change in decision.changes:
             self._machine.apply_change(change)
@@ -101,6 +108,8 @@ class ActiveController:
         if broker is None or found is None or broker.fenced:
             return
         if await refuses(self._node.world.network, found.host, found.port):
+            if self._closed:
+                return
             log.warning("broker gone broker=%d epoch=%d", broker_id, broker.epoch)
             self._run(BrokerUnreachable(broker_id, broker.epoch), 0, 0)
 
@@ -113,9 +122,13 @@ class ActiveController:
 
     def _time_out(self, key: Any) -> None:
         self._timers.pop(key, None)
+        if self._closed:
+            return
         try:
             self._run(TimedOut(key), 0, 0)
         except ApiError as error:
+            if self._closed:
+                return
             log.warning("controller could not act timer=%s error=%s", key, error)
             self._set_timer(key, 1000)
 
@@ -129,7 +142,8 @@ class ActiveController:
                 future.set_result(message)
 
     def close(self) -> None:
-        """No longer the leader, or stopping."""
+        """No longer the leader, or stopping. May be called in the midst of an append of our own."""
+        self._closed = True
         for timer in self._timers.values():
             timer.cancel()
         for probe in self._probes.values():

@@ -297,6 +297,8 @@ class Quorum:
         )
 
     def _append_records(self, records: Sequence[MetadataRecord], metadata_version: int) -> int:
+        if not self.leader.is_self:
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
         first = self._log.append(records, metadata_version, self.leader.epoch)
         self._appended(())
         return first

@@ -48,6 +48,28 @@ class Rules:
             _check_together(values)
         if resource_type == BROKER:
             _check_dynamic(values, bool(resource_name))
+        if resource_type == GROUP:
+            self._check_group(values)
+
+    def _check_group(self, values: Mapping[str, str]) -> None:
+        """A group's own settings stay within the limits that the broker sets for all groups."""
+        for name in ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms"):
+            own, word = f"consumer.{name}", ""
+            if own not in values:
+                continue
+            value = GROUP_SETTINGS[own].parse(values[own])
+            least, most = f"group.consumer.min.{name}", f"group.consumer.max.{name}"
+            if least in BROKER_SETTINGS and value < self._settings[least]:
+                word = f"greater than or equal to {least}"
+            elif most in BROKER_SETTINGS and value > self._settings[most]:
+                word = f"less than or equal to {most}"
+            if word:
+                raise ApiError(ErrorCode.INVALID_CONFIG, f"{own} must be {word}")
+        effective_values = self._settings.group(values)
+        if effective_values["consumer.session.timeout.ms"] <= effective_values["consumer.heartbeat.interval.ms"]:
+            raise ApiError(
+                ErrorCode.INVALID_CONFIG, "consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms"
+            )
 
     def is_list(self, resource_type: int, setting: str) -> bool:
         found = TABLES.get(resource_type, {}).get(setting)

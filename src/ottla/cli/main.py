@@ -14,6 +14,7 @@ import sys
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 # name on the command line → (module of this package, summary). The order is the order of the help.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -32,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "log": ("log", "Look into the files of a log."),
     "server": ("server", "Run one node from a properties file."),
     "storage": ("storage", "Prepare a node's folders: make a cluster id, format."),
+    "completion": ("completion", "Teach your shell to complete these commands."),
 }
 
 
@@ -52,6 +54,19 @@ class LazyGroup(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             raise click.UsageError(f"there is no command {args[0]!r}{nearest(args[0])}", ctx)
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # The reader of a pipe (`head`) has gone, which is its right. What is still buffered goes nowhere, or Python would complain.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise click.exceptions.Exit(0) from None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """From the table, too: a shell that waits for a Tab must not wait for imports."""
+        found = [CompletionItem(name, help=summary) for name, (_, summary) in COMMANDS.items() if name.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -91,10 +106,6 @@ def main(arguments: list[str] | None = None) -> None:
         fail(error.format_message())
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader of a pipe (`head`) has gone: that is its right. Standard output is closed quietly, or Python would complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except OttlaError as error:
         fail(str(error))
     except OSError as error:

@@ -22,18 +22,23 @@ from hashlib import blake2b
 from heapq import heapify, heappop
 
 from ottla.host.disk import Disk
+from ottla.model.errors import ApiError
 from ottla.records.batch import BatchHeader
 from ottla.records.builder import build_batch, empty_batch
 from ottla.records.control import ControlType, read_control_type
-from ottla.records.record import Record, decode_batch
+from ottla.records.record import Record, decode_batch, decode_records, unpack
 from ottla.storage import files
 from ottla.storage.files import OpenFiles
+from ottla.storage.outline import Outline, keep, outline
 from ottla.storage.segment import Segment
 from ottla.storage.transaction_index import AbortedEntry
 
 WRITE_BYTES = 1 << 20
 MAP_ENTRY_BYTES = 192  # what a key costs in a Python dictionary, measured
 KEY_DIGEST_BYTES = 16  # longer keys are mapped by a digest, as Kafka does
+
+
+Kept = tuple["bytes | memoryview", int] | None  # a batch and its largest timestamp; None: nothing of it
 
 
 class UncleanableLog(Exception):
@@ -126,7 +131,10 @@ class Transactions:
 
 def compact(disk: Disk, plan: CleaningPlan) -> Cleaned:
     """Runs in a worker. Raises UncleanableLog or OSError, having removed what it had written."""
-    return _Compaction(disk, plan).run()
+    try:
+        return _Compaction(disk, plan).run()
+    except ApiError as error:  # a right checksum around records that are none
+        raise UncleanableLog(f"{plan.directory}: {error}") from error
 
 
 class _Compaction:
@@ -189,11 +197,12 @@ class _Compaction:
                 if header.is_control:
                     transactions.marker(header, decode_batch(content))
                 elif not transactions.is_aborted(header) and header.last_offset >= plan.first_dirty_offset:
-                    for record in decode_batch(content):
+                    for record in outline(header, unpack(content, 0, header)):
                         if record.key is not None and record.offset >= plan.first_dirty_offset:
-                            if len(latest) >= limit and _digest(record.key) not in latest:
+                            key = _digest(record.key)
+                            if len(latest) >= limit and key not in latest:
                                 return
-                            latest[_digest(record.key)] = record.offset
+                            latest[key] = record.offset
                 self._mapped_end = max(self._mapped_end, header.next_offset)
             self._mapped_end = end
 
@@ -247,42 +256,53 @@ class _Compaction:
         target.close()
         return CleanedGroup(tuple(base for base, _, _ in group), target.size, bool(target.transactions.entries))
 
-    def _filter(
-        self, header: BatchHeader, content: memoryview, transactions: Transactions
-    ) -> tuple[tuple[bytes | memoryview, int] | None, AbortedEntry | None]:
-        """The batch as it stays, with its largest timestamp, or None; and an entry for the transaction index."""
-        plan = self._plan
-        horizon, entry, empty_marker = header.delete_horizon, None, False
+    def _filter(self, header: BatchHeader, content: memoryview, transactions: Transactions) -> tuple[Kept, AbortedEntry | None]:
+        """The batch as it stays; and an entry for the transaction index."""
         if header.is_control:
             records = decode_batch(content)
-            empty_marker, entry = transactions.marker(header, records)
-            kept = [] if empty_marker and horizon is not None and horizon <= plan.now_ms else records
-        elif transactions.is_aborted(header):
-            records, kept = [], []
-        else:
-            records = decode_batch(content)
-            kept = [record for record in records if self._is_kept(record, horizon)]
-        if not kept:
-            stays = self._is_last_of_producer(header) or header.next_offset == plan.end_offset
-            return ((empty_batch(header), header.max_timestamp) if stays else None), entry
-        tombstones = any(record.value is None for record in kept)
-        sets_horizon = horizon is None and (empty_marker or (tombstones and not header.is_control))
-        if len(kept) == len(records) and not sets_horizon:
-            return (content, header.max_timestamp), entry
-        if sets_horizon:
-            horizon = plan.now_ms + plan.delete_retention_ms
-        rewritten = _rewrite(header, kept, horizon)
-        timestamp = header.max_timestamp if header.is_log_append_time else max(record.timestamp for record in kept)
-        return (rewritten, timestamp), entry
+            ends_nothing, entry = transactions.marker(header, records)
+            return self._filter_marker(header, content, records, ends_nothing), entry
+        if transactions.is_aborted(header):
+            return self._empty(header), None
+        return self._filter_data(header, content), None
 
-    def _is_kept(self, record: Record, horizon: int | None) -> bool:
+    def _filter_marker(self, header: BatchHeader, content: memoryview, records: list[Record], ends_nothing: bool) -> Kept:
+        horizon = header.delete_horizon
+        if not records or (ends_nothing and horizon is not None and horizon <= self._plan.now_ms):
+            return self._empty(header)
+        if not ends_nothing or horizon is not None:
+            return content, header.max_timestamp
+        return _rewrite(header, records, self._plan.now_ms + self._plan.delete_retention_ms), header.max_timestamp
+
+    def _filter_data(self, header: BatchHeader, content: memoryview) -> Kept:
+        data, horizon = unpack(content, 0, header), header.delete_horizon
+        records = outline(header, data)
+        kept = [record for record in records if self._is_kept(record, horizon)]
+        if not kept:
+            return self._empty(header)
+        if horizon is None and any(not record.has_value for record in kept):
+            offsets = {record.offset for record in kept}
+            whole = [record for record in decode_records(header, data) if record.offset in offsets]
+            timestamp = header.max_timestamp if header.is_log_append_time else max([record.timestamp for record in whole])
+            return _rewrite(header, whole, self._plan.now_ms + self._plan.delete_retention_ms), timestamp
+        if len(kept) == len(records):
+            return content, header.max_timestamp
+        return keep(header, data, kept)
+
+    def _empty(self, header: BatchHeader) -> Kept:
+        """What stays of a batch without records: nothing, unless its sequence or its offset is still needed."""
+        if self._is_last_of_producer(header) or header.next_offset == self._plan.end_offset:
+            return empty_batch(header), header.max_timestamp
+        return None
+
+    def _is_kept(self, record: Outline, horizon: int | None) -> bool:
         if record.offset >= self._mapped_end:
             return True
         if record.key is None:
             return False
         if record.offset < self._latest.get(_digest(record.key), -1):
             return False
-        return record.value is not None or horizon is None or self._plan.now_ms < horizon
+        return record.has_value or horizon is None or self._plan.now_ms < horizon
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
         live = self._plan.producers.get(header.producer_id) if header.producer_id >= 0 else None
@@ -298,7 +318,8 @@ def _digest(key: bytes) -> bytes:
     return key if len(key) <= KEY_DIGEST_BYTES else b"\x00" + blake2b(key, digest_size=KEY_DIGEST_BYTES).digest()
 
 
-def _rewrite(header: BatchHeader, records: list[Record], horizon: int | None) -> bytes:
+def _rewrite(header: BatchHeader, records: list[Record], horizon: int) -> bytes:
+    """With a delete horizon, which takes the place of the base timestamp: every record is written anew."""
     return build_batch(
         records,
         base_offset=header.base_offset,

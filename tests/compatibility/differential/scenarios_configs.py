@@ -122,8 +122,11 @@ def alter_configs(talk: Talk) -> None:
         alter("set to nothing", name, {"retention.ms": None})
         alter("an absent topic", talk.topic("absent", version), {"retention.ms": "5"})
         keys = [{"resource_type": TOPIC, "resource_name": name, "configuration_keys": None}]
+        one_key = [{"resource_type": TOPIC, "resource_name": name, "configuration_keys": ["retention.bytes"]}]
+        _wait_for_value(talk, one_key, "5000000")
         talk.ask("what came of it", "DescribeConfigs", version + 1, resources=keys)
         alter("no settings at all", name, {})
+        _wait_for_value(talk, one_key, "-1")
         talk.ask("then all is as at first", "DescribeConfigs", version + 2, resources=keys)
 
 

@@ -49,6 +49,18 @@ def _built(kind: Any, value: Any) -> Any:
     return build(kind, value) if isinstance(kind, type) and isinstance(value, dict) else value
 
 
+def _by_topic(trees: list[Any]) -> list[Any]:
+    """Kafka's Fetch may name a topic again for those of its partitions that went wrong."""
+    merged: dict[Any, Any] = {}
+    for tree in trees:
+        if "topic" not in tree:
+            return trees
+        kept = merged.setdefault((tree["topic"], tree["topic_id"]), tree)
+        if kept is not tree:
+            kept["partitions"] = sorted(kept["partitions"] + tree["partitions"], key=repr)
+    return list(merged.values())
+
+
 class Talk:
     """A conversation with one system. `notes` is what it said: (what was asked, API) → version → tree."""
 
@@ -172,6 +184,8 @@ class Talk:
             return None if value is None else {"batches": self._batches(value)}
         if isinstance(value, list):
             trees = [self._tree(one) for one in value if not self._is_foreign(one)]
+            if field == "responses":
+                trees = _by_topic(trees)
             return trees if field in UNSORTED else sorted(trees, key=repr)
         if field == "error_code":
             return ErrorCode(value).name

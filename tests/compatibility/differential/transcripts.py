@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from ottla.protocol.schema import Versions
-from tests.compatibility.differential import scenarios_cluster, scenarios_configs, scenarios_data, scenarios_topics
+from tests.compatibility.differential import (
+    scenarios_cluster,
+    scenarios_configs,
+    scenarios_data,
+    scenarios_generated,
+    scenarios_topics,
+)
 from tests.compatibility.differential.talk import Talk, Tree
 
 FOLDER = Path(__file__).with_name("transcripts")
@@ -22,7 +28,7 @@ LONG = 8  # members from which a list is worth keeping only once
 Notes = dict[str, dict[int, Tree]]
 SCENARIOS: dict[str, Callable[[Talk], None]] = {
     scenario.__name__: scenario
-    for module in (scenarios_cluster, scenarios_topics, scenarios_data, scenarios_configs)
+    for module in (scenarios_cluster, scenarios_topics, scenarios_data, scenarios_configs, scenarios_generated)
     for scenario in module.SCENARIOS
 }
 

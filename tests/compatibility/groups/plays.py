@@ -9,6 +9,7 @@ from ottla.protocol import codec
 from ottla.protocol.messages import classic_groups as classic
 from ottla.protocol.messages import group_offsets as offsets
 from ottla.protocol.messages import groups
+from ottla.protocol.messages.configs import IncrementalAlterConfigsRequest
 from ottla.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from ottla.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from ottla.protocol.messages.coordinator import FindCoordinatorRequest
@@ -523,6 +524,28 @@ def an_empty_group_changes_its_protocol(stage: Stage) -> None:
     stage.ask("eve", fetch(stage, 0), 9)
 
 
+def a_group_has_settings_of_its_own(stage: Stage) -> None:
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+
+    def alter(**configs: str) -> IncrementalAlterConfigsRequest:
+        rows = [resource.AlterableConfig(name=name.replace("_", "."), value=value) for name, value in configs.items()]
+        return IncrementalAlterConfigsRequest(resources=[resource(resource_type=32, resource_name=stage.group, configs=rows)])
+
+    see_topic(stage)
+    stage.ask("eve", alter(consumer_heartbeat_interval_ms="7000", consumer_session_timeout_ms="50000"), 1)
+    stage.ask("eve", alter(consumer_heartbeat_interval_ms="1"), 1)
+    stage.ask("eve", alter(consumer_session_timeout_ms="1000000"), 1)
+    stage.ask("eve", alter(consumer_session_timeout_ms="soon"), 1)
+    stage.ask("eve", alter(no_such_setting="1"), 1)
+
+    def interval() -> int:
+        return int(stage.quietly("ann", consume(stage, ANN), 1).heartbeat_interval_ms)
+
+    wait_until("the group's own interval", lambda: interval() == 7000)
+    other = stage.quietly("bob", consume(stage, BOB, group_id=f"{stage.group}-other"), 1)
+    stage.note(f"another group: {other.heartbeat_interval_ms}")
+
+
 PLAYS: list[Callable[[Stage], None]] = [
     a_group_grows_and_shrinks,
     a_member_joins_during_the_sync,
@@ -541,4 +564,5 @@ PLAYS: list[Callable[[Stage], None]] = [
     static_consumers_come_back,
     a_regular_expression_finds_its_topics,
     an_empty_group_changes_its_protocol,
+    a_group_has_settings_of_its_own,
 ]

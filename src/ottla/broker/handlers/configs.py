@@ -33,11 +33,24 @@ Result = DescribeConfigsResponse.DescribeConfigsResult
 Row = Result.DescribeConfigsResourceResult
 Synonym = Row.DescribeConfigsSynonym
 BROKER_LOGGER = 8
+_KINDS = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
 
 
 @handles("DescribeConfigs", roles=("broker", "controller"))
 def describe_configs(request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
+    if any(resource.resource_type not in _KINDS for resource in request.resources):
+        return DescribeConfigsResponse(results=[_refused(resource) for resource in request.resources])
     return DescribeConfigsResponse(results=[_describe(resource, request, context) for resource in request.resources])
+
+
+def _refused(resource: DescribeConfigsRequest.DescribeConfigsResource) -> Result:
+    """A kind that does not exist makes the whole request one that cannot be understood."""
+    return Result(
+        error_code=ErrorCode.INVALID_REQUEST,
+        error_message="the request names a kind of resource that does not exist",
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
 
 
 def _describe(

@@ -132,6 +132,7 @@ class _Turn:
             return False
         data.diverging_epoch = PartitionData.EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
         data.high_watermark, data.log_start_offset = log.high_watermark, log.log_start_offset
+        data.last_stable_offset, data.aborted_transactions = log.last_stable_offset, None
         return True
 
     def _closest(self, replica: Replica, wanted: Wanted) -> int:

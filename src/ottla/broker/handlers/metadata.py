@@ -90,7 +90,8 @@ def _answer(topics: list[TopicReply], request: MetadataRequest, context: Request
     node = context.node
     if request.include_topic_authorized_operations and context.version >= 8:
         for topic in topics:
-            topic.topic_authorized_operations = topic_operations(context, topic.name)
+            if topic.name is not None:  # of an id that is not known nothing can be said
+                topic.topic_authorized_operations = topic_operations(context, topic.name)
     with_cluster = request.include_cluster_authorized_operations and 8 <= context.version <= 10
     brokers = list(node.endpoints(context.listener, node.image.brokers))
     response = MetadataResponse(

@@ -45,20 +45,26 @@ def list_offsets(request: ListOffsetsRequest, context: RequestContext) -> ListOf
                 if (topic.name, row.partition_index) in repeated:
                     refused.add((topic.name, row.partition_index))
                     raise ApiError(ErrorCode.INVALID_REQUEST)
+                _check_timestamp(row.timestamp, context.version)
                 replica = context.node.replicas.leader(topic.name, row.partition_index)
                 replica.check_epoch(row.current_leader_epoch)
-                _find(found, replica, row.timestamp, request, context.version)
+                _find(found, replica, row.timestamp, request)
             except ApiError as error:
                 found.error_code = error.code
             reply.partitions.append(found)
-        response.topics.append(reply)
+        if reply.partitions:
+            response.topics.append(reply)
     return response
 
 
-def _find(found: Found, replica: Replica, timestamp: int, request: ListOffsetsRequest, version: int) -> None:
-    log = replica.log
+def _check_timestamp(timestamp: int, version: int) -> None:
+    """A special timestamp that the version does not know is refused before anything else is looked at."""
     if timestamp < EARLIEST and (timestamp not in _SINCE or version < _SINCE[timestamp]):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+
+
+def _find(found: Found, replica: Replica, timestamp: int, request: ListOffsetsRequest) -> None:
+    log = replica.log
     upper = log.log_end_offset
     if request.replica_id == CONSUMER:
         upper = log.last_stable_offset if request.isolation_level == READ_COMMITTED else log.high_watermark
@@ -122,7 +128,8 @@ def delete_records(request: DeleteRecordsRequest, context: RequestContext) -> An
             except ApiError as error:
                 result.error_code = error.code
             reply.partitions.append(result)
-        response.topics.append(reply)
+        if reply.partitions:
+            response.topics.append(reply)
     if not waiting:
         return response
     return _wait_for_deletion(response, waiting, request.timeout_ms)

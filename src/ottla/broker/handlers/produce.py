@@ -72,6 +72,8 @@ def _produce(request: ProduceRequest, context: RequestContext, verified: Verifie
     now_ms = context.node.world.clock.wall_ms()
     for topic in request.topic_data:
         name = topic.name if context.version < 13 else context.node.topic_name(topic.topic_id)
+        if not topic.partition_data:
+            continue
         reply = TopicReply(name=topic.name, topic_id=topic.topic_id)
         replies.append(reply)
         for partition in topic.partition_data:
@@ -102,12 +104,12 @@ def _append(
     try:
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
-        if request.acks not in (0, 1, ALL):
-            raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
         replica = context.node.replicas.leader(topic, data.index)
         if topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         batches = one_batch(data.records, context.version)
+        if request.acks not in (0, 1, ALL):
+            raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
         assert replica.leader is not None
         log = replica.log
         replica.leader.check_append(request.acks)

@@ -10,11 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from ottla.broker.dispatch import RequestContext, handles
+from ottla.broker.handlers.configs import BROKER_LOGGER
 from ottla.broker.handlers.controller import decide
 from ottla.broker.handlers.metadata import is_topic_name
-from ottla.metadata.image import BROKER, TOPIC
+from ottla.metadata.image import BROKER, CLIENT_METRICS, GROUP, TOPIC
 from ottla.model.errors import ApiError, ErrorCode
 
+ALTERABLE = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
 FORWARDED = (
     "CreateTopics",
     "DeleteTopics",
@@ -59,10 +61,10 @@ async def alter_configs(request: Any, context: RequestContext) -> Any:
 def _named_wrong(kind: int, name: str, context: RequestContext) -> ApiError | None:
     if kind == TOPIC and not is_topic_name(name):
         return ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r} cannot be the name of a topic")
-    if kind == BROKER and name.isdecimal() and int(name) != context.node.node_id:
-        return ApiError(
-            ErrorCode.INVALID_REQUEST, f"this is broker {context.node.node_id}: settings of {name} are for {name} to check"
-        )
+    if kind == BROKER and name and name != str(context.node.node_id):
+        return ApiError(ErrorCode.INVALID_REQUEST, f"this is broker {context.node.node_id}, and {name!r} is not for it to check")
+    if kind not in ALTERABLE:
+        return ApiError(ErrorCode.INVALID_REQUEST, f"there is no kind {kind} of resource with settings")
     return None
 
 
