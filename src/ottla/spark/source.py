@@ -88,7 +88,8 @@ class _Reading:
         """Called in an executor, once per task."""
         from ottla.spark.arrow import batches
 
-        assert isinstance(partition, RangePartition)
+        if not isinstance(partition, RangePartition):
+            return iter(())  # Spark's stand-in when there is nothing to read
         return batches(
             self.settings(),
             partition.range,
