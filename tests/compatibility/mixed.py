@@ -1,7 +1,7 @@
-"""Java and ottla brokers in one cluster, under a controller of Apache Kafka's (design.md §1).
+"""Java and ottla brokers in one cluster, under a controller of either kind (design.md §1).
 
-The controller is a process of its own, formatted `--standalone` with the voters in the log (KIP-853), so brokers know only its
-address. Java brokers have ids from 1, ottla's from 11. Each keeps its port over restarts.
+The controller is a process of its own. Apache Kafka's is formatted `--standalone` with the voters in the log (KIP-853), so brokers
+know only its address; ottla's is a static voter. Java brokers have ids from 1, ottla's from 11. Each keeps its port over restarts.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 
 class MixedCluster:
-    def __init__(self, folder: Path, *, java_brokers: int, ottla_brokers: int) -> None:
+    def __init__(self, folder: Path, *, java_brokers: int, ottla_brokers: int, ottla_controls: bool = False) -> None:
         self.folder = folder
+        self.ottla_controls = ottla_controls
         self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         self.java_ids = list(range(1, java_brokers + 1))
         self.ottla_ids = list(range(FIRST_OTTLA_ID, FIRST_OTTLA_ID + ottla_brokers))
@@ -40,6 +41,16 @@ class MixedCluster:
     @property
     def broker_ids(self) -> list[int]:
         return [*self.java_ids, *self.ottla_ids]
+
+    def is_ottla(self, node_id: int) -> bool:
+        return node_id in self.ottla_ids or (node_id == CONTROLLER_ID and self.ottla_controls)
+
+    @property
+    def controller(self) -> str:
+        return f"127.0.0.1:{self.ports[CONTROLLER_ID]}"
+
+    def bootstrap_of(self, node_id: int) -> str:
+        return f"127.0.0.1:{self.ports[node_id]}"
 
     @property
     def bootstrap(self) -> str:
@@ -64,7 +75,7 @@ class MixedCluster:
         properties = {
             "process.roles": "controller" if node_id == CONTROLLER_ID else "broker",
             "node.id": str(node_id),
-            "controller.quorum.bootstrap.servers": f"127.0.0.1:{self.ports[CONTROLLER_ID]}",
+            **self._quorum(),
             "listeners": f"{name}://127.0.0.1:{port}",
             "advertised.listeners": f"{name}://127.0.0.1:{port}",
             "controller.listener.names": "CONTROLLER",
@@ -84,9 +95,14 @@ class MixedCluster:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
 
+    def _quorum(self) -> dict[str, str]:
+        if self.ottla_controls:
+            return {"controller.quorum.voters": f"{CONTROLLER_ID}@{self.controller}"}
+        return {"controller.quorum.bootstrap.servers": self.controller}
+
     def _format(self, node_id: int) -> None:
         path = str(self._properties_path(node_id))
-        if node_id in self.ottla_ids:
+        if self.is_ottla(node_id):
             command = [sys.executable, "-P", "-m", "ottla", "storage", "format", path, "--cluster-id", self.cluster_id]
             subprocess.run(command, env=self._environment(), check=True, capture_output=True)
             return
@@ -103,7 +119,7 @@ class MixedCluster:
     def start_node(self, node_id: int) -> None:
         folder = self.folder / f"node-{node_id}"
         path = str(self._properties_path(node_id))
-        if node_id in self.ottla_ids:
+        if self.is_ottla(node_id):
             command = [sys.executable, "-P", "-m", "ottla", "server", path]
         else:
             command = java("Kafka", [path], QUICK_START, "WARN")

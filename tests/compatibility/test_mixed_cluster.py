@@ -17,7 +17,7 @@ import pytest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.records.batch import headers
 from tests.compatibility.kafka import run_tool
-from tests.compatibility.mixed import MixedCluster
+from tests.compatibility.mixed import CONTROLLER_ID, MixedCluster
 from tests.compatibility.wire import Closed, Wire, wait_until
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
@@ -298,5 +298,43 @@ def test_brokers_of_both_kinds_keep_every_acknowledged_record(tmp_path: Path, ja
             judge_copy(cluster, copy)
         shown = [dump(cluster, node_id, 0) for node_id in (cluster.java_ids[0], cluster.ottla_ids[0])]
         assert shown[0] == shown[1]
-        for node_id in cluster.ottla_ids:
-            assert "Traceback" not in cluster.output(node_id), cluster.output(node_id)[-3000:]
+        assert_no_tracebacks(cluster)
+
+
+def assert_no_tracebacks(cluster: MixedCluster) -> None:
+    for node_id in [*cluster.ottla_ids, *([CONTROLLER_ID] if cluster.ottla_controls else [])]:
+        assert "Traceback" not in cluster.output(node_id), cluster.output(node_id)[-3000:]
+
+
+def test_java_brokers_serve_under_a_controller_of_ottlas(tmp_path: Path) -> None:
+    with MixedCluster(tmp_path, java_brokers=2, ottla_brokers=1, ottla_controls=True) as cluster:
+        shown = run_tool("MetadataQuorumCommand", "--bootstrap-controller", cluster.controller, "describe", "--replication")
+        assert [line.split()[-1] for line in shown.stdout.splitlines()[1:]].count("Observer") == 3, shown.stdout + shown.stderr
+        java_only = cluster.bootstrap_of(cluster.java_ids[0])  # what is asked of it, it forwards in an envelope
+        create(cluster, TOPIC, cluster.broker_ids)
+        changed = run_tool(
+            "ConfigCommand", "--bootstrap-server", java_only, "--alter", "--topic", TOPIC, "--add-config", "retention.ms=86400000"
+        )
+        assert changed.returncode == 0, changed.stdout + changed.stderr
+        told = run_tool("ConfigCommand", "--bootstrap-server", java_only, "--describe", "--topic", TOPIC)
+        assert "retention.ms=86400000" in told.stdout, told.stdout + told.stderr
+        again = run_tool("TopicCommand", "--bootstrap-server", java_only, "--create", "--topic", TOPIC)
+        assert f"Topic '{TOPIC}' already exists" in again.stdout + again.stderr
+        with Load(cluster.bootstrap) as load:
+            for node_id in cluster.broker_ids:
+                load.wait_for_more()
+                cluster.kill(node_id)
+                load.wait_for_more()
+                cluster.start_node(node_id)
+                cluster.wait_serving(node_id)
+                wait_in_sync(cluster)
+            # The controller itself is killed and comes back: brokers serve on meanwhile.
+            cluster.kill(CONTROLLER_ID)
+            load.wait_for_more()
+            cluster.start_node(CONTROLLER_ID)
+            ids = cluster.broker_ids
+            reassign(cluster, [ids[shift:] + ids[:shift] for shift in (1, 2, 0)])
+            load.wait_for_more()
+        assert not load.errors, load.errors[:3]
+        judge(cluster, load)
+        assert_no_tracebacks(cluster)

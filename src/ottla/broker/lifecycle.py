@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING
 
 from ottla.metadata.features import SUPPORTED_LEVELS
 from ottla.model.errors import ApiError, ErrorCode
-from ottla.protocol.messages.controller import BrokerHeartbeatRequest, BrokerHeartbeatResponse, BrokerRegistrationRequest
+from ottla.protocol.messages.controller import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    ControllerRegistrationRequest,
+)
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -22,6 +27,7 @@ PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = range(4)
 _PROTOCOLS = {"PLAINTEXT": PLAINTEXT, "SSL": SSL, "SASL_PLAINTEXT": SASL_PLAINTEXT, "SASL_SSL": SASL_SSL}
 CONTROLLED_SHUTDOWN_MS = 5_000
 RETRY_MS = 50
+CONTROLLER_RETRY_MS = 1_000
 
 
 class Lifecycle:
@@ -29,12 +35,15 @@ class Lifecycle:
         self._node = node
         self._incarnation = node.world.random.bytes(16)
         self._beating: asyncio.Task[None] | None = None
+        self._registering: asyncio.Task[None] | None = None
         self._shutting_down = False
         self._may_stop = asyncio.Event()
         self.broker_epoch = -1
         self.unfenced = asyncio.Event()
 
     async def start(self) -> None:
+        if "controller" in self._node.config.roles:
+            self._registering = asyncio.get_running_loop().create_task(self._register_controller())
         if "broker" not in self._node.config.roles:
             return
         await self._register()
@@ -42,6 +51,8 @@ class Lifecycle:
         await self.unfenced.wait()
 
     async def stop(self) -> None:
+        if self._registering is not None:
+            self._registering.cancel()
         if self._beating is None:
             return
         if self._node.settings["controlled.shutdown.enable"] and len(self._node.image.brokers) > 1:
@@ -52,13 +63,42 @@ class Lifecycle:
                 log.warning("controlled shutdown took too long node=%d", self._node.node_id)
         self._beating.cancel()
 
+    async def _register_controller(self) -> None:
+        """Tell the cluster where this controller is and what it supports (KIP-919): tools ask, and levels rise only for all."""
+        node = self._node
+        request = ControllerRegistrationRequest(
+            controller_id=node.node_id,
+            incarnation_id=self._incarnation,
+            listeners=[
+                ControllerRegistrationRequest.Listener(
+                    name=e.name, host=e.host or "localhost", port=e.port, security_protocol=self._protocol(e.name)
+                )
+                for e in node.controller_bound
+            ],
+            features=[
+                ControllerRegistrationRequest.Feature(
+                    name=name, min_supported_version=levels.lowest, max_supported_version=levels.highest
+                )
+                for name, levels in SUPPORTED_LEVELS.items()
+            ],
+        )
+        while True:
+            try:
+                response = await node.quorum.ask(request)
+                if not response.error_code:
+                    return
+                log.info("controller not registered node=%d error=%s", node.node_id, ErrorCode(response.error_code).name)
+            except ApiError as error:
+                log.info("controller not registered node=%d error=%s", node.node_id, error)
+            await asyncio.sleep(CONTROLLER_RETRY_MS / 1000)
+
     async def _register(self) -> None:
         deadline = self._node.world.clock.monotonic_ms() + self._node.settings["initial.broker.registration.timeout.ms"]
         while True:
             try:
                 response = await self._node.quorum.ask(self._registration())
                 if not response.error_code:
-                    self.broker_epoch = response.broker_epoch
+                    self.broker_epoch = self._node.directory.broker_epoch = response.broker_epoch
                     return
                 error = ApiError(ErrorCode(response.error_code))
             except ApiError as refused:
@@ -69,7 +109,6 @@ class Lifecycle:
 
     def _registration(self) -> BrokerRegistrationRequest:
         node = self._node
-        registered = node.image.brokers.get(node.node_id)
         return BrokerRegistrationRequest(
             broker_id=node.node_id,
             cluster_id=node.cluster_id,
@@ -88,7 +127,8 @@ class Lifecycle:
             ],
             rack=node.config.rack,
             log_dirs=[node.directory.directory_id],
-            previous_broker_epoch=registered.epoch if registered is not None else -1,
+            # Known only after a clean stop: whoever was killed may have lost what was not synced, and says so (KIP-966).
+            previous_broker_epoch=node.directory.broker_epoch,
         )
 
     def _protocol(self, listener: str) -> int:
