@@ -29,7 +29,7 @@ SMALLEST_ROOM = 4_096
 class Faults:
     """`run` until cancelled, then `heal`."""
 
-    def __init__(self, cluster: SimulatedCluster, seed: str, *, power: bool) -> None:
+    def __init__(self, cluster: SimulatedCluster, seed: str, *, power: bool, full_disks: bool = True) -> None:
         self._cluster = cluster
         self._simulation = cluster.simulation
         self._random = random.Random(seed)
@@ -49,6 +49,8 @@ class Faults:
         ]
         if power:
             kinds.append((3, self._cut_power))
+        if not full_disks:
+            kinds = [(weight, kind) for weight, kind in kinds if kind != self._full_disk]
         # Each run has a favourite or two, so that rare combinations come up.
         self._weights = [weight * self._random.choice((0, 1, 1, 3)) for weight, _ in kinds]
         if not any(self._weights):
@@ -79,7 +81,7 @@ class Faults:
             if machine.workers is not None:
                 machine.workers.slowness = 1.0
         for broker in self._cluster.brokers:
-            if broker.stopping and broker.machine.main is not None:
+            if broker.stopping and broker.machine.running and broker.machine.main is not None:
                 await asyncio.wait([broker.machine.main])
                 await asyncio.sleep(0.001)
             if not broker.machine.running:

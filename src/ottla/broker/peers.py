@@ -42,7 +42,7 @@ class Peers:
             options = ConnectionOptions(client_id=self._client_id, setup_timeout_ms=SETUP_TIMEOUT_MS)
             task = asyncio.get_running_loop().create_task(connect(self._network, host, port, options))
             self._connecting[address] = task
-            task.add_done_callback(lambda _: self._connecting.pop(address, None))
+            task.add_done_callback(lambda done: self._connected(address, done))
         connection = self._connections[address] = await asyncio.shield(task)
         return connection
 
@@ -51,6 +51,11 @@ class Peers:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+
+    def _connected(self, address: tuple[str, int], done: asyncio.Task[Connection]) -> None:
+        self._connecting.pop(address, None)
+        if not done.cancelled():
+            done.exception()  # those who waited may have given up; that is not worth a complaint
 
     def close(self) -> None:
         self.disconnect()
