@@ -120,6 +120,8 @@ def play_generated(talk: Talk, apis: tuple[str, ...], seed: int = SEED, amount: 
                 known = pool[:-2] if api == "DescribeTopicPartitions" else pool
                 generator = Generator(f"{seed} {api} {version} {number}", known, ids)
                 fields = generator.fields(BY_NAME[api].request, version)
+                if api == "DescribeTopicPartitions" and not fields["topics"]:
+                    fields |= {"response_partition_limit": 2000, "cursor": None}  # a page of everything depends on everything
                 talk.ask(f"generated {number}", api, version, only_own=api != "DescribeCluster", **fields)
 
 
