@@ -111,7 +111,10 @@ class ActiveController:
             if self._closed:
                 return
             log.warning("broker gone broker=%d epoch=%d", broker_id, broker.epoch)
-            self._run(BrokerUnreachable(broker_id, broker.epoch), 0, 0)
+            try:
+                self._run(BrokerUnreachable(broker_id, broker.epoch), 0, 0)
+            except ApiError as error:  # a full disk, say; the session's end will come to the same
+                log.warning("broker could not be fenced broker=%d error=%s", broker_id, error)
 
     def _set_timer(self, key: Any, delay_ms: int | None) -> None:
         former = self._timers.pop(key, None)

@@ -38,6 +38,7 @@ log = logging.getLogger("ottla.quorum")
 MAX_EVENTS = 100_000  # a machine that answers itself for ever is broken
 ASK_RETRY_MS = 20
 ASK_RETRY_MAX_MS = 200
+STAND_STILL_MS = 500  # between attempts to write to a disk that refuses
 
 
 class Quorum:
@@ -145,33 +146,60 @@ class Quorum:
 
     def _run(self, effects: events.Effects | None) -> None:
         self._stepping = True
+        stands_still = False
         try:
             for _ in range(MAX_EVENTS):
-                if effects is not None:
-                    self._carry_out(effects)
+                if effects is not None and not self._carry_out(effects):
+                    stands_still = True
+                    return
                 if not self._events:
                     return
                 effects = self.raft.step(self._events.popleft(), int(self._world.clock.monotonic_ms()))
             raise AssertionError("the raft machine does not come to rest")
         finally:
-            self._stepping = False
+            self._stepping = stands_still
 
-    def _carry_out(self, effects: events.Effects) -> None:
+    def _carry_out(self, effects: events.Effects) -> bool:
+        """False when the disk refuses (it is full): the quorum stands still, as if the node were paused, and tries again.
+
+        Nothing is sent before it is written, so standing still breaks no promise; events wait in line meanwhile.
+        """
+        try:
+            appended = self._write(effects)
+        except (OSError, ApiError) as error:
+            log.error("metadata cannot be written node=%d error=%s", self._node.node_id, error)
+            self._set_timer(None)
+            self._timer = asyncio.get_running_loop().call_later(STAND_STILL_MS / 1000, self._run, effects)
+            return False
+        if appended is not None:
+            first, epochs = appended
+            self._appended(epochs)
+            if effects.append_records is not None:
+                for offset, record in metadata_log.voters_in(effects.append_records, first):
+                    self.step(events.VotersLearned(offset, VoterSet.from_record(record, self._own_address()[0])))
+        self._follow_up(effects)
+        return True
+
+    def _write(self, effects: events.Effects) -> tuple[int, tuple[tuple[int, int], ...]] | None:
+        """What must be on disk before anything else happens; where the appended records begin, and the epochs that do.
+
+        It may be repeated after a failure: each part leaves things as they were, or is done.
+        """
         if effects.persist is not None:
             self._log.persist(effects.persist, self.raft.voters)
         if effects.truncate_to is not None:
             self._log.truncate(effects.truncate_to)
         if effects.snapshot_chunk is not None:
             self._receive_snapshot(effects.snapshot_chunk)
+        first = self._log.end_offset
         if effects.append_records is not None:
-            first = self._log.end_offset
-            self._appended(self._log.append_fetched(effects.append_records))
-            for offset, record in metadata_log.voters_in(effects.append_records, first):
-                self.step(events.VotersLearned(offset, VoterSet.from_record(record, self._own_address()[0])))
+            return first, self._log.append_fetched(effects.append_records)
         if effects.leader_change is not None:
-            epoch, first = self.raft.epoch, self._log.end_offset
-            self._log.append_leader_change(effects.leader_change, epoch)
-            self._appended(((epoch, first),))
+            self._log.append_leader_change(effects.leader_change, self.raft.epoch)
+            return first, ((self.raft.epoch, first),)
+        return None
+
+    def _follow_up(self, effects: events.Effects) -> None:
         for request in effects.send:
             self._spawn(self._send(request))
         for reply in effects.replies:
@@ -271,7 +299,11 @@ class Quorum:
         limit = self._node.settings["metadata.log.max.record.bytes.between.snapshots"]
         if self._bytes_since_snapshot >= limit and not self._loader.in_transaction:
             self._bytes_since_snapshot = 0
-            snapshot = self._log.write_snapshot(self._loader.image)
+            try:
+                snapshot = self._log.write_snapshot(self._loader.image)
+            except OSError as error:  # the next one is due after as many bytes again
+                log.warning("snapshot failed node=%d error=%s", self._node.node_id, error)
+                return
             log.info("snapshot offset=%d epoch=%d", *snapshot)
             self.step(events.SnapshotMade(OffsetAndEpoch(*snapshot)))
             self._log.forget_before(snapshot)
