@@ -44,6 +44,7 @@ LOAD_BYTES = 1 << 16  # a few milliseconds' worth of records
 LOAD_AT_ONCE_BYTES = 1 << 13  # a node may begin to lead fifty partitions in one moment
 RETRY_MS = 500  # until a timer's decision that could not be written is tried again
 ACKS_ALL = -1
+DEFAULT_COMMIT_TIMEOUT_MS = 5_000
 NO_PRODUCER = (NO_PRODUCER_ID, -1)
 
 # What a client is told when the coordinator's own log refuses: it must not take the coordinator's trouble for its own.
@@ -63,6 +64,11 @@ class Kind(ABC):
     """One kind of coordinator. Implemented once for groups and once for transactions."""
 
     topic: str
+
+    @property
+    def commit_timeout_ms(self) -> int:
+        """How long a reply may wait for the replicas."""
+        return DEFAULT_COMMIT_TIMEOUT_MS
 
     @abstractmethod
     def partition_for(self, key: str, partition_count: int) -> int:
@@ -252,6 +258,7 @@ class Coordinator:
         if self.replica.log.high_watermark >= self._applied_to and not self._uncommitted:
             return self._conclude_for(ticket, decision, request, context)
         self._uncommitted.append((self._applied_to, decision))
+        asyncio.get_running_loop().call_later(self.kind.commit_timeout_ms / 1000, self._give_up, decision)
         return self._park(ticket, request, context)
 
     def carry_out(self, decision: Decision[Any, Any]) -> bool:
@@ -333,6 +340,15 @@ class Coordinator:
     def _answer(self, entry: _Waiting, message: Any) -> None:
         if not entry.future.done():  # whoever asked may have hung up
             entry.future.set_result(self.kind.shape(message, entry.version))
+
+    def _give_up(self, decision: Decision[Any, Any]) -> None:
+        """The replicas took too long. What was written stays, and may yet be committed; those who wait are told to try again."""
+        for reply in decision.replies if any(decision is waiting for _, waiting in self._uncommitted) else ():
+            entry = self._waiting.pop(reply.ticket, None)
+            if entry is not None:
+                self._answer(
+                    entry, self.kind.refusal(entry.request, ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE), entry.version)
+                )
 
     def wake(self) -> None:
         """The partition's high watermark may have moved. Looked at once per turn of the loop."""

@@ -99,6 +99,10 @@ class GroupKind(Kind):
         self._settings = GroupSettings()
         self._of_group: dict[str, GroupSettings] = {}
 
+    @property
+    def commit_timeout_ms(self) -> int:
+        return int(self._node.settings["offsets.commit.timeout.ms"])
+
     def partition_for(self, key: str, partition_count: int) -> int:
         return records.partition_for(key, partition_count)
 

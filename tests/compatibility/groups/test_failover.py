@@ -124,3 +124,28 @@ def join_consumer(cluster: Cluster) -> int:
         group_id="consumer", member_id=ANN, rebalance_timeout_ms=60_000, subscribed_topic_names=["t"], topic_partitions=[]
     )
     return int(cluster.ask("consumer", request, 1, lambda reply: reply.error_code).member_epoch)
+
+
+def test_a_commit_that_the_replicas_do_not_take_is_refused_in_time_and_may_be_tried_again() -> None:
+    with EmbeddedCluster(3, settings={"offsets.commit.timeout.ms": "300"}) as running:
+        cluster = Cluster(running)
+        with Wire(address_of(running.bootstrap)) as wire:
+            wanted = CreateTopicsRequest.CreatableTopic(name="t", num_partitions=2, replication_factor=3)
+            assert wire.ask(CreateTopicsRequest(topics=[wanted], timeout_ms=10_000), 7).topics[0].error_code == ErrorCode.NONE
+        assert cluster.commit("simple", 1) == ErrorCode.NONE
+        found = cluster.coordinator("simple")
+        assert found is not None
+        others = [node for node in running.nodes if node.node_id != found[0]]
+        topic = offsets.OffsetCommitRequest.OffsetCommitRequestTopic
+        rows = [topic(name="t", partitions=[topic.OffsetCommitRequestPartition(committed_offset=2)])]
+        for node in others:
+            node.pause()
+        try:
+            with Wire(found[1]) as wire:
+                answer = wire.ask(offsets.OffsetCommitRequest(group_id="simple", topics=rows), 9)
+            assert answer.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        finally:
+            for node in others:
+                node.resume()
+        assert cluster.commit("simple", 3) == ErrorCode.NONE
+        assert cluster.fetch("simple") == 3
