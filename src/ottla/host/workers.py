@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any, Protocol, TypeVar
 
@@ -43,7 +44,11 @@ class RealWorkers:
     async def process(self, function: Callable[..., T], *arguments: Any) -> T:
         if self._pool is None:
             self._pool = ProcessPoolExecutor(self._processes, mp_context=get_context("spawn"), initializer=os.nice, initargs=(5,))
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+        except BrokenProcessPool:
+            self._pool = None  # its process was killed (out of memory, say); the next call starts another
+            raise OSError("the worker process died") from None
 
     def close(self) -> None:
         for executor in (self._threads, self._pool):
