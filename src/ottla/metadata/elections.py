@@ -89,7 +89,7 @@ def _leadership_record(
 
 def elect_leaders(state: ControllerState, request: ElectLeadersRequest, context: Context) -> Outcome:
     if request.election_type not in tuple(ElectionType):
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
+        return _no_such_election(request)
     election_type = ElectionType(request.election_type)
     records: list[MetadataRecord] = []
     results = []
@@ -103,6 +103,18 @@ def elect_leaders(state: ControllerState, request: ElectLeadersRequest, context:
                 rows.append(_result(index, error))
         results.append(ElectLeadersResponse.ReplicaElectionResult(topic=name, partition_result=rows))
     return Outcome(records, ElectLeadersResponse(replica_election_results=results))
+
+
+def _no_such_election(request: ElectLeadersRequest) -> Outcome:
+    """Said of the request and of each of its partitions, as Kafka does."""
+    error = ApiError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
+    results = [
+        ElectLeadersResponse.ReplicaElectionResult(
+            topic=row.topic, partition_result=[_result(index, error) for index in row.partitions]
+        )
+        for row in request.topic_partitions or ()
+    ]
+    return Outcome([], ElectLeadersResponse(error_code=error.code, replica_election_results=results))
 
 
 def _asked_for(state: ControllerState, request: ElectLeadersRequest) -> list[tuple[str, list[int]]]:

@@ -177,6 +177,8 @@ class Talk:
             if getattr(value, "topic_id", None) and isinstance(name, str) and value.topic_id != bytes(16):  # type: ignore[attr-defined]
                 self._ids.setdefault(value.topic_id, f"id of {self._shown(name)}")  # type: ignore[attr-defined]
             return {field: self._leaf(field, getattr(value, field)) for field in value.__fields__}
+        if isinstance(value, bytes | memoryview):
+            return bytes(value).hex()
         return self._shown(value) if isinstance(value, str) else value
 
     def _leaf(self, field: str, value: Any) -> Tree:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ottla.protocol.schema import Versions
 from tests.compatibility.differential import (
+    scenarios_admin,
     scenarios_cluster,
     scenarios_configs,
     scenarios_data,
@@ -28,7 +29,7 @@ LONG = 8  # members from which a list is worth keeping only once
 Notes = dict[str, dict[int, Tree]]
 SCENARIOS: dict[str, Callable[[Talk], None]] = {
     scenario.__name__: scenario
-    for module in (scenarios_cluster, scenarios_topics, scenarios_data, scenarios_configs, scenarios_generated)
+    for module in (scenarios_cluster, scenarios_topics, scenarios_data, scenarios_configs, scenarios_admin, scenarios_generated)
     for scenario in module.SCENARIOS
 }
 
