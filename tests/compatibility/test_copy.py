@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.transactions.records import partition_for
+from tests.compatibility import process
 from tests.compatibility.cluster import OttlaCluster
 from tests.compatibility.kafka import KafkaPeer
 from tests.compatibility.mixed import MixedCluster
@@ -80,8 +81,7 @@ class Copy:
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
         environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
         command = [sys.executable, "-m", "tests.histories.copier", *arguments]
-        with (self.folder / "copier.log").open("ab") as output:
-            self.process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+        self.process = process.start(command, self.folder / "copier.log", env=environment)
 
     def kill(self) -> None:
         if self.process is not None:
