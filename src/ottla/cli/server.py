@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 
@@ -56,5 +55,6 @@ def command(file: Path, overrides: dict[str, str], with_parent: bool, log_level:
 
 def _stop_with_standard_input() -> None:
     """Whoever started this node holds the other end, and lets it go by ending, even by kill -9."""
-    sys.stdin.buffer.read()
+    while os.read(0, 4096):  # not through sys.stdin: its lock, held by this thread, would abort the interpreter as it ends
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
