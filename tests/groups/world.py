@@ -65,7 +65,8 @@ class World:
         """Returns the ticket; the reply, if it is there, is in `answers`."""
         if version is None:
             version = LATEST.get(type(request).__name__, type(request).VERSIONS.last)
-        codec.encode(request, version)  # it must be sendable at all
+        # As it would arrive: what the version cannot say is not there.
+        request = codec.decode(type(request), version, codec.encode(request, version))
         self.tickets += 1
         self.versions[self.tickets] = version
         self.perform(self.shard.decide(request, self.context(ticket=self.tickets, version=version, client_id=client_id)))
