@@ -15,11 +15,13 @@ from ottla.broker.node import Node
 from ottla.host import World
 from ottla.host.clock import RealClock, RealRandomness
 from ottla.host.disk import RealDisk
-from ottla.host.limits import raise_open_files
+from ottla.host.limits import process_id, raise_open_files
 from ottla.host.network import RealNetwork
 from ottla.host.workers import RealWorkers
 from ottla.model.errors import ApiError
 from ottla.storage.directory import StorageError
+
+PID_FILE = "node.pid"  # beside the logs, for as long as the node runs
 
 
 def real_world() -> World:
@@ -51,9 +53,12 @@ async def serve(properties: Mapping[str, str], ready: Callable[[Node], None]) ->
     # What lives from here on lives until the end: looking at it again and again would only cost pauses.
     gc.collect()
     gc.freeze()
+    pid_file = f"{node.config.directory}/{PID_FILE}"
+    node.world.disk.replace(pid_file, f"{process_id()}\n".encode(), sync=False)
     ready(node)
     await stopping.wait()
     await node.stop()
+    node.world.disk.remove(pid_file)
     return 0
 
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-# name on the command line → (module of this package, summary). The order is the order of the help.
+# name on the command line → (module of this package, or module:attribute, and a summary). The order is the order of the help.
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("up", "Start a cluster on this machine, in the foreground."),
     "demo": ("demo", "Watch it happen: failover, ordering, groups, replay and more."),
@@ -29,6 +29,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "configs": ("configs", "Show and change the settings of topics, brokers and groups."),
     "records": ("records", "Delete records from the beginning of a log."),
     "perf": ("perf", "Measure throughput and latency."),
+    "brokers": ("cluster:describe", "List the brokers."),
+    "quorum": ("cluster:quorum", "Show who keeps the metadata log, and who leads."),
+    "partitions": ("partitions", "Move replicas from broker to broker, and elect leaders."),
     "cluster": ("cluster", "Show brokers, the metadata quorum, features and disks."),
     "log": ("log", "Look into the files of a log."),
     "server": ("server", "Run one node from a properties file."),
@@ -46,8 +49,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"ottla.cli.{COMMANDS[cmd_name][0]}")
-        command: click.Command = module.command
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(f"ottla.cli.{module}"), attribute or "command")
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:

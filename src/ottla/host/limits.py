@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 MAX_OPEN_FILES = 65_536
 
 
@@ -20,3 +22,7 @@ def raise_open_files(wanted: int = MAX_OPEN_FILES) -> int:
         return soft if soft != resource.RLIM_INFINITY else wanted
     resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
     return target
+
+
+def process_id() -> int:
+    return os.getpid()
