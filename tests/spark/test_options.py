@@ -31,6 +31,7 @@ def test_names_are_those_of_the_connector_whatever_their_case() -> None:
         (SERVERS | {"subscribePattern": "("}, "subscribePattern"),
         (SERVERS | {"assign": "[1]"}, "assign"),
         (SERVERS | {"subscribe": " ,"}, "names no topic"),
+        (SERVERS | {"subscribe": "a", "startingOffsets": "{"}, "startingOffsets must be earliest, latest or JSON like"),
     ],
 )
 def test_a_wrong_option_is_named(given: dict[str, str], named: str) -> None:
@@ -44,6 +45,18 @@ def test_numbers_and_flags_are_checked_when_they_are_used() -> None:
         options.number("minPartitions")
     with pytest.raises(OptionError, match="failOnDataLoss"):
         options.flag("failOnDataLoss", True)
+
+
+def test_what_the_catalog_adds_is_not_taken_for_a_mistake() -> None:
+    table = {"provider": "ottla", "option.topic": "a", "topic": "a"}
+    assert parse(SERVERS | table, reading=True).topics == ("a",)
+
+
+def test_durations_are_written_as_spark_writes_them() -> None:
+    options = parse(SERVERS | {"subscribe": "a", "maxTriggerDelay": "15m"}, reading=True)
+    assert options.duration_s("maxTriggerDelay", 1.0) == 900
+    with pytest.raises(OptionError, match="maxTriggerDelay"):
+        parse(SERVERS | {"subscribe": "a", "maxTriggerDelay": "soon"}, reading=True).duration_s("maxTriggerDelay", 1.0)
 
 
 def test_offsets_are_words_or_json() -> None:

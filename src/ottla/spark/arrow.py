@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from ottla.records.batch import headers as batch_headers
 from ottla.records.columns import Columns, decode_columns
-from ottla.spark.reading import Fetched, OffsetRange, fetched
+from ottla.spark.reading import Fetched, OffsetRange
 
 MAX_ROWS = 200_000  # of one batch handed to Spark
-HEADER_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
-def batches(settings: Mapping[str, Any], wanted: OffsetRange, headers: bool, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
-    for item in fetched(settings, wanted, fail_on_data_loss):
+def batches(fetches: Iterable[Fetched], wanted: OffsetRange, headers: bool) -> Iterator[pa.RecordBatch]:
+    for item in fetches:
         made = record_batch(item, wanted, headers)
         for start in range(0, made.num_rows, MAX_ROWS):
             yield made.slice(start, MAX_ROWS)
@@ -26,10 +27,49 @@ def record_batch(item: Fetched, wanted: OffsetRange, headers: bool) -> pa.Record
     columns = decode_columns(item.data, from_offset=item.start, aborted=item.aborted, headers=headers)
     offsets = np.asarray(columns.offset)
     count = int(np.searchsorted(offsets, wanted.end))  # offsets rise, so what lies past the end is a tail
-    return _spark_columns(columns, count, wanted, headers)
+    return _spark_columns(columns, count, wanted, headers, _timestamp_types(item.data, offsets[:count]))
 
 
-def _spark_columns(columns: Columns, count: int, wanted: OffsetRange, headers: bool) -> pa.RecordBatch:
+def _timestamp_types(data: Any, offsets: Any) -> Any:
+    """0 for the producer's time, 1 for the broker's (LogAppendTime). It is the batch that says so, not the record."""
+    found = [(header.base_offset, header.is_log_append_time) for _, header in batch_headers(data)]
+    if not any(is_append_time for _, is_append_time in found):
+        return np.zeros(len(offsets), np.int32)
+    batch_of_record = np.searchsorted(np.array([base for base, _ in found], np.int64), offsets, "right") - 1
+    return np.array([is_append_time for _, is_append_time in found], np.int32)[batch_of_record]
+
+
+def latest_per_key(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The last record of each key, in offset order; a key whose last record is a tombstone is not there, nor are rows without one.
+
+    What is kept in memory is the table itself: batches are folded in as soon as they outnumber what is kept.
+    """
+    kept: pa.Table | None = None
+    waiting: list[pa.RecordBatch] = []
+    for batch in rows:
+        waiting.append(batch)
+        if sum(each.num_rows for each in waiting) >= max(MAX_ROWS, 0 if kept is None else kept.num_rows):
+            kept, waiting = _last_of_each(kept, waiting), []
+    kept = _last_of_each(kept, waiting)
+    if kept is not None:
+        yield from kept.filter(pc.is_valid(kept.column("value"))).to_batches(max_chunksize=MAX_ROWS)
+
+
+def _last_of_each(kept: pa.Table | None, more: list[pa.RecordBatch]) -> pa.Table | None:
+    tables = ([] if kept is None else [kept]) + ([pa.Table.from_batches(more)] if more else [])
+    if not tables:
+        return None
+    whole = pa.concat_tables(tables).combine_chunks()
+    whole = whole.filter(pc.is_valid(whole.column("key"))).combine_chunks()
+    if not whole.num_rows:
+        return whole
+    codes = np.asarray(whole.column("key").combine_chunks().dictionary_encode().indices)
+    last = np.zeros(int(codes.max()) + 1, np.int64)
+    last[codes] = np.arange(len(codes))  # of several rows with one code, numpy keeps the last
+    return whole.take(pa.array(np.sort(last)))
+
+
+def _spark_columns(columns: Columns, count: int, wanted: OffsetRange, headers: bool, types: Any) -> pa.RecordBatch:
     micros = np.asarray(columns.timestamp)[:count] * 1000
     fields = {
         "key": columns.key.slice(0, count),
@@ -38,7 +78,7 @@ def _spark_columns(columns: Columns, count: int, wanted: OffsetRange, headers: b
         "partition": pa.array(np.full(count, wanted.partition, np.int32)),
         "offset": columns.offset.slice(0, count),
         "timestamp": pa.array(micros, pa.timestamp("us", tz="UTC")),
-        "timestampType": pa.array(np.zeros(count, np.int32)),
+        "timestampType": pa.array(types),
     }
     if headers and columns.headers is not None:
         fields["headers"] = columns.headers.slice(0, count)

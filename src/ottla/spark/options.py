@@ -23,14 +23,19 @@ _NAMES = (
     "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger", "maxTriggerDelay", "includeHeaders", "isolation.level", "group.id", "groupIdPrefix", "pushFilters",
-    "exactlyOnce", "checkpointLocation", "path", "queryName", "transactional.id.prefix",
+    "exactlyOnce", "checkpointLocation", "path", "queryName", "transactional.id.prefix", "segments", "latestPerKey",
 )  # fmt: skip
+_TOPICS = ("assign", "subscribe", "subscribePattern", "topic")
 _BY_LOWER = {name.lower(): name for name in _NAMES}
 # Settings of Kafka's Java clients that mean nothing here, or that the source sets itself, as the connector does.
 _FIXED = {
     "key.deserializer", "value.deserializer", "key.serializer", "value.serializer", "enable.auto.commit", "auto.offset.reset",
     "interceptor.classes", "partition.assignment.strategy",
 }  # fmt: skip
+
+# What Spark adds of its own to the options of a table in its catalog.
+_OF_THE_CATALOG = {"provider", "owner", "external", "location", "is_managed_location", "comment", "serialization.format"}
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class OptionError(OttlaError):
@@ -65,6 +70,16 @@ class Options:
             raise OptionError(f"option {name} must be a whole number above 0, not {text!r}")
         return int(text)
 
+    def duration_s(self, name: str, default: float) -> float:
+        """As Spark writes intervals: 500ms, 30s, 15m, 1h."""
+        text = self.values.get(name)
+        if text is None:
+            return default
+        found = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|h|d)\s*", text.lower())
+        if found is None:
+            raise OptionError(f"option {name} must be a time such as 500ms, 30s, 15m or 1h, not {text!r}")
+        return int(found[1]) * _SECONDS[found[2]]
+
     @property
     def isolation_level(self) -> str:
         return self.values.get("isolation.level", "read_uncommitted")
@@ -76,6 +91,8 @@ def parse(options: Mapping[str, str], *, reading: bool) -> Options:
     client: dict[str, Any] = {}
     for given, text in options.items():
         name = given.lower()
+        if name in _OF_THE_CATALOG or name.startswith("option."):
+            continue
         if name.startswith("kafka."):
             name = name.removeprefix("kafka.")
             if name in _FIXED:
@@ -86,11 +103,17 @@ def parse(options: Mapping[str, str], *, reading: bool) -> Options:
         if name not in _BY_LOWER:
             raise _unknown(given)
         values[_BY_LOWER[name]] = text
-    servers = values.get("bootstrap.servers")
-    if not servers:
+    servers = values.get("bootstrap.servers", "")
+    from_files = reading and "segments" in values
+    if not servers and not from_files:
         raise OptionError("option kafka.bootstrap.servers is missing: where is the cluster? For example localhost:9092")
     _check_isolation(values)
+    for name in ("startingOffsets", "endingOffsets"):
+        if name in values:
+            parse_offsets(name, values[name])
     made = Options(servers, values=values, client=_converted(client))
+    if from_files and not any(name in values for name in _TOPICS):
+        return made  # all there are
     return _with_topics(made) if reading else made
 
 
@@ -120,7 +143,7 @@ def _converted(client: Mapping[str, str]) -> dict[str, Any]:
 
 def _with_topics(options: Options) -> Options:
     """Exactly one of assign, subscribe and subscribePattern; `topic` is subscribe for one."""
-    chosen = [name for name in ("assign", "subscribe", "subscribePattern", "topic") if name in options.values]
+    chosen = [name for name in _TOPICS if name in options.values]
     if len(chosen) != 1:
         given = " and ".join(chosen) or "none"
         raise OptionError(f"one of the options subscribe, subscribePattern and assign must be given; there is {given}")

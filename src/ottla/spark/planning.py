@@ -104,6 +104,17 @@ async def latest_offsets(admin: Admin, options: Options, partitions: Iterable[To
     return await admin.latest_offsets(partitions, isolation_level=options.isolation_level)
 
 
+async def check_ends(admin: Admin, options: Options, end: Positions) -> None:
+    """An end beyond the log would be waited for. Raises OptionError."""
+    text = options.text("endingOffsets")
+    if text is None or isinstance(parse_offsets("endingOffsets", text), int):
+        return
+    latest = await latest_offsets(admin, options, end)
+    beyond = [f"{key} ends at {latest[key]}, not {offset}" for key, offset in end.items() if offset > latest[key]]
+    if beyond:
+        raise OptionError(f"option endingOffsets goes beyond what is there: {', '.join(beyond)}")
+
+
 def _times(options: Options, side: str) -> Mapping[str, Mapping[int, int]] | int | None:
     for name in (f"{side}Timestamp", f"{side}OffsetsByTimestamp"):
         text = options.text(name)

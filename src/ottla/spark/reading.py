@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from ottla.records.control import AbortedTransaction
 FETCH_BYTES = 8 << 20
 FETCH_WAIT_MS = 500
 QUEUED_FETCHES = 2
+STALLED_S = 120  # as long as the connector waits (kafkaConsumer.pollTimeoutMs)
 SESSIONLESS = -1
 _DONE = object()
 
@@ -94,7 +96,7 @@ async def _fetch_all(settings: Mapping[str, Any], wanted: OffsetRange, fail: boo
 
 
 async def _fetches(cluster: Cluster, wanted: OffsetRange, committed_only: bool, fail: bool) -> AsyncIterator[Fetched]:
-    offset = wanted.start
+    offset, deadline = wanted.start, time.monotonic() + STALLED_S
     while offset < wanted.end:
         data, aborted = await cluster.persist(partial(_fetch, cluster, wanted, offset, committed_only))
         if data is None:
@@ -104,7 +106,13 @@ async def _fetches(cluster: Cluster, wanted: OffsetRange, committed_only: bool, 
         for _, header in batch_headers(data):
             last = header
         if last is None:
-            continue  # nothing yet below the end: an earlier leader's records on their way
+            # Nothing yet below the end: records of an open transaction, or an earlier leader's on their way.
+            if time.monotonic() > deadline:
+                raise DataLost(
+                    f"{wanted}: nothing came from offset {offset} on for {STALLED_S} s. Is the end beyond what is stable, or was the topic made anew?"
+                )
+            continue
+        deadline = time.monotonic() + STALLED_S
         yield Fetched(data, aborted, offset)
         offset = last.next_offset
 
@@ -145,9 +153,10 @@ async def _skip_lost(cluster: Cluster, wanted: OffsetRange, offset: int, fail: b
     key = (wanted.topic, wanted.partition)
     starts = await Asker().earliest_offsets([key])
     start = next(iter(starts.values()))
-    if fail or start <= offset:
+    if fail:
         raise DataLost(
             f"{wanted.topic}-{wanted.partition}: offset {offset} is gone, the log now starts at {start}. Records were deleted "
             "before they were read (retention, or a topic made anew). Set failOnDataLoss=false to go on with what is left."
         )
-    return min(start, wanted.end)
+    # A log that starts before the offset and does not have it ends before it: a topic made anew.
+    return min(start, wanted.end) if start > offset else wanted.end

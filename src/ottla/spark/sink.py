@@ -24,6 +24,7 @@ from ottla.client.transactions import OpenTransaction
 from ottla.model.errors import ApiError, ErrorCode, OttlaError
 from ottla.spark.ledger import Entry, Ledger
 from ottla.spark.options import OptionError, Options
+from ottla.spark.sentences import plainly
 
 log = logging.getLogger("ottla.spark")
 TRANSACTION_TIMEOUT_MS = 600_000
@@ -125,12 +126,15 @@ class _Writing:
 
 
 class BatchWriter(_Writing, DataSourceArrowWriter):
+    @plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return asyncio.run(self.write_at_least_once(iterator))
 
+    @plainly
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing is left to do: what was acknowledged is there."""
 
+    @plainly
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         log.warning("a batch write failed; what its tasks had sent stays in the topic, because it is at least once")
 
@@ -138,12 +142,15 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
 class StreamWriter(_Writing, DataSourceStreamArrowWriter):
     """At least once."""
 
+    @plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return asyncio.run(self.write_at_least_once(iterator))
 
+    @plainly
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing is left to do."""
 
+    @plainly
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         log.warning("batch %d failed and will be written again", batchId)
 
@@ -155,6 +162,7 @@ class ExactlyOnceWriter(_Writing, DataSourceStreamArrowWriter):
     def ledger(self) -> Ledger:
         return Ledger(self.settings)
 
+    @plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None
@@ -181,6 +189,7 @@ class ExactlyOnceWriter(_Writing, DataSourceStreamArrowWriter):
             rows = await send_all(producer, iterator, self.options.text("topic"))
             return WrittenOnce(rows, query_id, await producer.detach_transaction(), False)
 
+    @plainly
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         asyncio.run(self._commit([each for each in messages if isinstance(each, WrittenOnce)], batchId))
 
@@ -211,6 +220,7 @@ class ExactlyOnceWriter(_Writing, DataSourceStreamArrowWriter):
                         "read_committed consumers; start the query from an earlier checkpoint, or write the batch again by hand."
                     ) from error
 
+    @plainly
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         asyncio.run(self._abort([each for each in messages if isinstance(each, WrittenOnce)]))
 

@@ -6,7 +6,8 @@ in executors, with a pickled reader and one `RangePartition` each. Whatever they
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -15,18 +16,22 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    Filter,
     InputPartition,
 )
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from ottla.model.ids import TopicPartition
 from ottla.spark import planning
+from ottla.spark.filters import Narrowing, narrow
 from ottla.spark.options import EARLIEST, LATEST, OptionError, Options, parse
-from ottla.spark.reading import DataLost, OffsetRange
+from ottla.spark.reading import DataLost, Fetched, OffsetRange
+from ottla.spark.sentences import plainly, plainly_each
 
 COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 HEADERS = ", headers array<struct<key: string, value: binary>>"
+MAX_TRIGGER_DELAY_S = 15 * 60.0  # the connector's default for maxTriggerDelay
 
 
 class RangePartition(InputPartition):
@@ -44,6 +49,7 @@ class OttlaSource(DataSource):
     def name(cls) -> str:
         return "ottla"
 
+    @plainly
     def schema(self) -> str:
         return COLUMNS + (HEADERS if self._options.flag("includeHeaders", False) else "")
 
@@ -51,12 +57,26 @@ class OttlaSource(DataSource):
     def _options(self) -> Options:
         return parse(dict(self.options), reading=True)
 
+    @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(self._options)
+        options = self._options
+        if options.text("segments") is not None:
+            from ottla.spark.segments_reader import SegmentsReader
 
+            return SegmentsReader(options)
+        # Filters would come before the choice of the latest, which is another question; so those two do not meet.
+        is_pushing = options.flag("pushFilters", False) and not options.flag("latestPerKey", False)
+        return PushingReader(options) if is_pushing else BatchReader(options)
+
+    @plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(self._options)
+        options = self._options
+        for name in ("segments", "latestPerKey"):
+            if options.text(name) is not None:
+                raise OptionError(f"option {name} is for batch queries: spark.read, not spark.readStream")
+        return StreamReader(options)
 
+    @plainly
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from ottla.spark.sink import BatchWriter, check_schema
 
@@ -66,6 +86,7 @@ class OttlaSource(DataSource):
         check_schema(schema, options)
         return BatchWriter(options)
 
+    @plainly
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from ottla.spark.sink import check_schema, stream_writer
 
@@ -74,7 +95,7 @@ class OttlaSource(DataSource):
         return stream_writer(options)
 
 
-class _Reading:
+class Reading:
     """What batch and stream have in common: the settings of an executor's fetches, and turning fetches into Arrow."""
 
     def __init__(self, options: Options) -> None:
@@ -84,28 +105,36 @@ class _Reading:
         given = dict(self.options.client)
         return given | {"bootstrap_servers": self.options.bootstrap_servers, "isolation_level": self.options.isolation_level}
 
+    def fetches(self, wanted: OffsetRange) -> Iterator[Fetched]:
+        from ottla.spark.reading import fetched
+
+        return fetched(self.settings(), wanted, self.options.flag("failOnDataLoss", True))
+
+    @plainly_each
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Called in an executor, once per task."""
-        from ottla.spark.arrow import batches
+        from ottla.spark.arrow import batches, latest_per_key
 
         if not isinstance(partition, RangePartition):
             return iter(())  # Spark's stand-in when there is nothing to read
-        return batches(
-            self.settings(),
-            partition.range,
-            self.options.flag("includeHeaders", False),
-            self.options.flag("failOnDataLoss", True),
-        )
+        rows = batches(self.fetches(partition.range), partition.range, self.options.flag("includeHeaders", False))
+        return latest_per_key(rows) if self.options.flag("latestPerKey", False) else rows
 
-    def _partitions(self, start: planning.Positions, end: planning.Positions) -> list[InputPartition]:
+    def ranges(self, start: planning.Positions, end: planning.Positions) -> list[InputPartition]:
         ranges = [OffsetRange(key.topic, key.partition, start[key], end[key]) for key in sorted(end) if key in start]
+        if self.options.flag("latestPerKey", False):  # a key's records lie in one partition, and one task must see them all
+            return [RangePartition(row) for row in ranges if row.start < row.end]
         cut = planning.split(ranges, self.options.number("minPartitions"), self.options.number("maxRecordsPerPartition"))
         return [RangePartition(row) for row in cut]
 
 
-class BatchReader(_Reading, DataSourceReader):
+class BatchReader(Reading, DataSourceReader):
+    @plainly
     def partitions(self) -> Sequence[InputPartition]:
         """Called once, on the driver's side, when the query is planned."""
+        return self.ranges(*self.bounds())
+
+    def bounds(self) -> tuple[planning.Positions, planning.Positions]:
         options = self.options
         if options.text("startingOffsets", "earliest").strip().lower() == "latest":  # type: ignore[union-attr]
             raise OptionError("option startingOffsets cannot be latest in a batch query: there would be nothing to read")
@@ -116,23 +145,57 @@ class BatchReader(_Reading, DataSourceReader):
             partitions = await planning.partitions_of(admin, options)
             start = await planning.resolve(admin, options, partitions, "starting", EARLIEST)
             end = await planning.resolve(admin, options, partitions, "ending", LATEST)
+            await planning.check_ends(admin, options, end)
+            return await self.narrowed(admin, start, end)
+
+        return planning.ask(options, plan)
+
+    async def narrowed(
+        self, admin: Any, start: planning.Positions, end: planning.Positions
+    ) -> tuple[planning.Positions, planning.Positions]:
+        return start, end
+
+
+class PushingReader(BatchReader):
+    """Chosen by pushFilters=true. A class of its own, because Spark refuses every reader that defines `pushFilters` as long as
+    spark.sql.python.filterPushdown.enabled is off, and that is its default."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self._narrowing = Narrowing()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Called before `partitions`; what is returned Spark filters itself."""
+        self._narrowing, rest = narrow(filters)
+        return rest
+
+    async def narrowed(
+        self, admin: Any, start: planning.Positions, end: planning.Positions
+    ) -> tuple[planning.Positions, planning.Positions]:
+        start, end = self._narrowing.ranges(start, end)
+        time_ms = self._narrowing.from_timestamp_ms
+        if time_ms is None or not end:
             return start, end
+        found = await admin.list_offsets(dict.fromkeys(end, time_ms))
+        late = {key: row.offset if row.offset >= 0 else end[key] for key, row in found.items()}
+        return {key: max(offset, late[key]) for key, offset in start.items()}, end
 
-        start, end = planning.ask(options, plan)
-        return self._partitions(start, end)
 
-
-class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives on the driver's side for as long as the query runs; only `read` runs elsewhere."""
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self._end_of_available: planning.Positions | None = None
+        self._last_batch_s: float | None = None
+        self._committed: planning.Positions = {}
 
+    @plainly
     def prepareForTriggerAvailableNow(self) -> None:
         """Called once at the start of an AvailableNow query: what is there now is all that will be read."""
         self._end_of_available = planning.ask(self.options, self._latest)
 
+    @plainly
     def initialOffset(self) -> dict[str, dict[str, int]]:
         """Called only when the query has no checkpoint yet."""
 
@@ -142,23 +205,46 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
         return planning.to_json(planning.ask(self.options, first))
 
+    @plainly
     def getDefaultReadLimit(self) -> ReadLimit:
-        limit = self.options.number("maxOffsetsPerTrigger")
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        """Both limits at once have no class of Spark's: then the lower one is named, and `latestOffset` knows of the upper one."""
+        most, least = self.options.number("maxOffsetsPerTrigger"), self.options.number("minOffsetsPerTrigger")
+        if most is not None and least is not None and least > most:
+            raise OptionError(f"option minOffsetsPerTrigger ({least}) is above maxOffsetsPerTrigger ({most})")
+        if least is not None:
+            return ReadMinRows(least)
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     async def _latest(self, admin: Any) -> planning.Positions:
         return await planning.latest_offsets(admin, self.options, await planning.partitions_of(admin, self.options))
 
+    @plainly
     def latestOffset(self, start: Mapping[str, Mapping[str, int]], limit: ReadLimit) -> dict[str, dict[str, int]]:
         """Called at every trigger. What lies before `start` is done, so it is committed: an idle query shows no lag."""
         begin = planning.from_json(start)
         end = self._end_of_available or planning.ask(self.options, self._latest)
         self._check_not_behind(begin, end)
         known = {key: begin.get(key, 0) for key in end}
-        if isinstance(limit, ReadMaxRows):
-            end = planning.limited(known, end, limit.max_rows)
         self._commit(begin)
+        if isinstance(limit, ReadMinRows) and self._is_too_few(known, end, limit.min_rows):
+            return planning.to_json(begin)
+        most = self.options.number("maxOffsetsPerTrigger")
+        if most is not None and not isinstance(limit, ReadAllAvailable):
+            end = planning.limited(known, end, most)
         return planning.to_json({key: max(known[key], offset) for key, offset in end.items()})
+
+    def _is_too_few(self, known: planning.Positions, end: planning.Positions, least: int) -> bool:
+        """Wait for more, but not longer than maxTriggerDelay since the last batch; the first one does not wait."""
+        if self._end_of_available is not None:
+            return False  # there will never be more
+        now = time.monotonic()
+        waited = self._last_batch_s is None or now - self._last_batch_s >= self.options.duration_s(
+            "maxTriggerDelay", MAX_TRIGGER_DELAY_S
+        )
+        if not waited and sum(max(0, end[key] - known[key]) for key in end) < least:
+            return True
+        self._last_batch_s = now
+        return False
 
     def _check_not_behind(self, begin: planning.Positions, end: planning.Positions) -> None:
         if not self.options.flag("failOnDataLoss", True):
@@ -170,24 +256,28 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
                 "belongs to another one. Set failOnDataLoss=false to go on with what is there."
             )
 
+    @plainly
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
         return planning.to_json(planning.ask(self.options, self._latest))
 
+    @plainly
     def partitions(
         self, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]
     ) -> Sequence[InputPartition]:
         """Called for every batch; a partition that is new since the last one is read from its beginning."""
         begin = planning.from_json(start)
         finish = planning.from_json(end)
-        return self._partitions({key: begin.get(key, 0) for key in finish}, finish)
+        return self.ranges({key: begin.get(key, 0) for key in finish}, finish)
 
+    @plainly
     def commit(self, end: Mapping[str, Mapping[str, int]]) -> None:
         """Called when the next batch is built."""
         self._commit(planning.from_json(end))
 
     def _commit(self, positions: planning.Positions) -> None:
         group = self.options.text("group.id")
-        if group is None or not positions:
+        if group is None or not positions or positions == self._committed:
             return
         wanted: dict[tuple[str, int], int] = {TopicPartition(*key): offset for key, offset in positions.items()}
         planning.ask(self.options, lambda admin: admin.alter_group_offsets(group, wanted))
+        self._committed = positions

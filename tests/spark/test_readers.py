@@ -1,0 +1,126 @@
+"""The readers as Spark calls them, against a real broker and without a Spark session: planning, reading, losing, waiting."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from ottla import sync
+from ottla.embedded.cluster import EmbeddedCluster
+from ottla.spark.options import OptionError, Options, parse
+from ottla.spark.reading import DataLost
+from ottla.spark.source import BatchReader, OttlaSource, PushingReader, StreamReader
+
+T0 = 1_700_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")  # our errors set it, for a worker that ends with them
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(1) as running:
+        yield running
+
+
+def fill(broker: EmbeddedCluster, topic: str, count: int, partitions: int = 1, **configs: str) -> None:
+    with sync.Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topic(topic, partitions, 1, configs=configs)
+    with sync.Producer(bootstrap_servers=broker.bootstrap) as producer:
+        for number in range(count):
+            producer.send(topic, b"%d" % number, partition=number % partitions, timestamp_ms=T0 + 1000 * number)
+        producer.flush()
+
+
+def options(broker: EmbeddedCluster, topic: str, **more: str) -> Options:
+    return parse({"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic} | more, reading=True)
+
+
+def rows(reader: Any) -> list[dict[str, Any]]:
+    return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def test_records_deleted_before_they_were_read_are_a_loss_unless_told_otherwise(broker: EmbeddedCluster) -> None:
+    fill(broker, "lost", 20)
+    with sync.Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.delete_records({("lost", 0): 12})
+    asked = {"startingOffsets": '{"lost":{"0":5}}'}
+    with pytest.raises(DataLost, match=r"lost-0: offset 5 is gone, the log now starts at 12"):
+        rows(BatchReader(options(broker, "lost", **asked)))
+    left = rows(BatchReader(options(broker, "lost", **asked, failOnDataLoss="false")))
+    assert [row["offset"] for row in left] == list(range(12, 20))
+
+
+def test_a_checkpoint_ahead_of_the_topic_is_a_loss(broker: EmbeddedCluster) -> None:
+    fill(broker, "anew", 3)
+    with pytest.raises(DataLost, match="the checkpoint is ahead of anew-0"):
+        StreamReader(options(broker, "anew")).latestOffset({"anew": {"0": 50}}, ReadAllAvailable())
+
+
+def test_the_brokers_time_is_type_1(broker: EmbeddedCluster) -> None:
+    fill(broker, "appended", 4, **{"message.timestamp.type": "LogAppendTime"})
+    found = rows(BatchReader(options(broker, "appended")))
+    assert [row["timestampType"] for row in found] == [1] * 4
+    assert all(row["timestamp"].timestamp() * 1000 > T0 + 1_000_000 for row in found)
+    fill(broker, "created", 4)
+    assert [row["timestampType"] for row in rows(BatchReader(options(broker, "created")))] == [0] * 4
+
+
+def test_filters_on_partition_offset_and_time_narrow_what_is_read(broker: EmbeddedCluster) -> None:
+    fill(broker, "narrow", 100, partitions=2)
+    reader = PushingReader(options(broker, "narrow"))
+    late = datetime.datetime.fromtimestamp((T0 + 60_000) / 1000, datetime.UTC)
+    filters = [EqualTo(("partition",), 1), GreaterThanOrEqual(("offset",), 20), GreaterThanOrEqual(("timestamp",), late)]
+    assert list(reader.pushFilters(filters)) == [filters[2]]
+    assert [row["offset"] for row in rows(reader)] == list(range(30, 50))
+
+
+def test_an_end_beyond_the_log_is_refused_and_not_waited_for(broker: EmbeddedCluster) -> None:
+    fill(broker, "short", 3)
+    with pytest.raises(OptionError, match="short-0 ends at 3, not 9"):
+        BatchReader(options(broker, "short", endingOffsets='{"short":{"0":9}}')).partitions()
+
+
+def test_a_batch_waits_for_enough_records_but_not_for_ever(broker: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(broker, "few", 30)
+    asked = options(broker, "few", minOffsetsPerTrigger="20", maxOffsetsPerTrigger="25", maxTriggerDelay="1m")
+    reader = StreamReader(asked)
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMinRows(20)
+    now = 1000.0
+    monkeypatch.setattr("ottla.spark.source.time.monotonic", lambda: now)
+    assert reader.latestOffset({"few": {"0": 0}}, limit) == {"few": {"0": 25}}
+    now += 1
+    assert reader.latestOffset({"few": {"0": 25}}, limit) == {"few": {"0": 25}}  # 5 are too few
+    now += 60
+    assert reader.latestOffset({"few": {"0": 25}}, limit) == {"few": {"0": 30}}  # but they have waited long enough
+    reader.prepareForTriggerAvailableNow()
+    now += 1
+    assert reader.latestOffset({"few": {"0": 25}}, limit) == {"few": {"0": 30}}  # nothing will follow
+    assert StreamReader(options(broker, "few", maxOffsetsPerTrigger="7")).latestOffset({"few": {"0": 0}}, ReadMaxRows(7)) == {
+        "few": {"0": 7}
+    }
+
+
+def test_our_errors_ask_for_no_traceback(broker: EmbeddedCluster) -> None:
+    with pytest.raises(OptionError, match="there is no topic nowhere at"):
+        BatchReader(options(broker, "nowhere")).partitions()
+    assert os.environ["SPARK_HIDE_TRACEBACK"] == "1"
+
+
+@pytest.mark.parametrize("name", ["segments", "latestPerKey"])
+def test_what_is_for_batches_is_refused_in_a_stream(name: str) -> None:
+    source = OttlaSource({"kafka.bootstrap.servers": "localhost:1", "subscribe": "a", name: "true"})
+    with pytest.raises(OptionError, match=f"option {name} is for batch queries"):
+        source.streamReader(None)  # type: ignore[arg-type]
