@@ -121,6 +121,11 @@ ACCEPTED = (
         "An isolation level that does not exist reads what is not committed, where Kafka fails with UNKNOWN_SERVER_ERROR.",
     ),
     Accepted(
+        r"none \| AddPartitionsToTxn",
+        r"",
+        "A request of no transactions is answered with no results, where Kafka never answers.",
+    ),
+    Accepted(
         r"an absent group \| DescribeConfigs",
         r"results\[nobody\]\.configs\[(share|streams)\..*\]",
         "Settings of share and streams groups are not there, as these groups are not.",

@@ -129,6 +129,42 @@ def unknown_groups(talk: Talk) -> None:
         talk.ask("no group id", "ConsumerGroupHeartbeat", version, group_id="", member_id="m", member_epoch=0)
 
 
+def unknown_members(talk: Talk) -> None:
+    """The same of members that want to join, of what is known by topic ids, and of lists."""
+    topic_id = talk.topic_id(talk.create(talk.topic("one")))
+    wait_until("a coordinator", lambda: not talk.quietly("FindCoordinator", 2, key="x").error_code)
+    wait_until(
+        "the group's shard", lambda: talk.quietly("Heartbeat", 3, group_id="nobody", member_id="m").error_code not in (14, 15, 16)
+    )
+    join: dict[str, Any] = {"group_id": "nobody", "session_timeout_ms": 10_000, "member_id": "m", "protocol_type": "consumer"}
+    join["protocols"] = [{"name": "range", "metadata": b""}]
+    for version in talk.versions("JoinGroup"):
+        talk.ask("an unknown member", "JoinGroup", version, **join)
+        talk.ask("no group id", "JoinGroup", version, **(join | {"group_id": ""}))
+        talk.ask("too short a session", "JoinGroup", version, **(join | {"session_timeout_ms": 1}))
+        talk.ask("too long a session", "JoinGroup", version, **(join | {"session_timeout_ms": 2**31 - 1}))
+    for version in talk.versions("ListGroups"):
+        answer = talk.quietly("ListGroups", version)
+        talk.note("no error", "ListGroups", version, answer.error_code)
+        if version >= 4:
+            talk.ask("in a state that does not exist", "ListGroups", version, states_filter=["Sleeping"])
+        if version >= 5:
+            talk.ask("of a kind that does not exist", "ListGroups", version, types_filter=["flock"])
+    for what, wanted in {"a commit by topic id": topic_id, "a commit by a strange id": b"no such topic id"}.items():
+        rows = [{"topic_id": wanted, "partitions": [{"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}]}]
+        talk.ask(what, "OffsetCommit", 10, group_id="nobody", generation_id_or_member_epoch=5, member_id="m", topics=rows)
+        asked = [{"group_id": "nobody", "topics": [{"topic_id": wanted, "partition_indexes": [0]}]}]
+        talk.ask(what.replace("commit", "look"), "OffsetFetch", 10, groups=asked)
+    talk.ask(
+        "a strange feature",
+        "UpdateFeatures",
+        0,
+        feature_updates=[{"feature": "no.such", "max_version_level": 1}],
+        timeout_ms=30000,
+    )
+    talk.ask("an unknown broker", "UnregisterBroker", 0, broker_id=99)
+
+
 def unknown_transactions(talk: Talk) -> None:
     """What a coordinator says of transactions it has never heard of."""
     topic = talk.create(talk.topic("one"))
@@ -145,10 +181,31 @@ def unknown_transactions(talk: Talk) -> None:
         ids = {"v3_and_below_transactional_id": "nobody", "v3_and_below_producer_id": 5, "v3_and_below_producer_epoch": 0}
         rows = [{"name": topic, "partitions": [0]}]
         talk.ask("an unknown transaction", "AddPartitionsToTxn", version, v3_and_below_topics=rows, **ids)
+    for version in (4, 5):
+        rows = [
+            {"transactional_id": "nobody", **known, "verify_only": verify, "topics": [{"name": topic, "partitions": [0]}]}
+            for verify in (True,)
+        ]
+        talk.ask("verified", "AddPartitionsToTxn", version, transactions=rows)
+        talk.ask("none", "AddPartitionsToTxn", version, transactions=[])
+    for version in talk.versions("TxnOffsetCommit"):
+        offsets = [{"name": topic, "partitions": [{"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}]}]
+        talk.ask("an empty group", "TxnOffsetCommit", version, transactional_id="nobody", group_id="", topics=offsets, **known)
+    for version in talk.versions("WriteTxnMarkers"):
+        talk.ask("no markers", "WriteTxnMarkers", version, markers=[])
+        places = [{"name": talk.topic("absent", version), "partition_indexes": [0]}]
+        marker = {
+            "producer_id": 987_654,
+            "producer_epoch": 0,
+            "transaction_result": True,
+            "coordinator_epoch": 0,
+            "topics": places,
+        }
+        talk.ask("to an absent topic", "WriteTxnMarkers", version, markers=[marker])
     talk.ask("an unknown transaction", "DescribeTransactions", 0, transactional_ids=["nobody", ""])
     for version in talk.versions("ListTransactions"):
         talk.ask("of a producer nobody knows", "ListTransactions", version, producer_id_filters=[987_654])
         talk.ask("in a strange state", "ListTransactions", version, state_filters=["Sleeping"], producer_id_filters=[987_654])
 
 
-SCENARIOS = (elect_leaders, reassignments, client_quotas, update_features, unknown_groups, unknown_transactions)
+SCENARIOS = (elect_leaders, reassignments, client_quotas, update_features, unknown_groups, unknown_members, unknown_transactions)

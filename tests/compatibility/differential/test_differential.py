@@ -11,6 +11,8 @@ from collections import defaultdict
 
 import pytest
 
+from ottla.broker import handlers
+from ottla.broker.dispatch import served_by
 from tests.compatibility.differential.differences import ACCEPTED, Accepted, accepted
 from tests.compatibility.differential.scenarios_generated import CHECKS, READS, WRITES, play_generated
 from tests.compatibility.differential.talk import Talk
@@ -49,6 +51,17 @@ def test_every_accepted_difference_is_still_one() -> None:
         pytest.skip("not all scenarios were played")
     unused = [rule for rule in ACCEPTED if rule not in _used]
     assert not unused
+
+
+def test_every_api_and_version_that_a_broker_serves_is_asked() -> None:
+    handlers.load()
+    asked: dict[str, set[int]] = defaultdict(set)
+    for scenario in SCENARIOS:
+        for question, answers in kept(scenario).items():
+            asked[question.rpartition(" | ")[2]] |= set(answers)
+    for served in served_by("broker").values():
+        missing = set(served.api.versions) - asked[served.api.name]
+        assert not missing, f"{served.api.name} {sorted(missing)}"
 
 
 @pytest.mark.kafka

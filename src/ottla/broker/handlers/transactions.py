@@ -136,6 +136,8 @@ def commit_offsets(request: TxnOffsetCommitRequest, context: RequestContext) -> 
     node, groups = context.node, context.node.groups
     support = support_of_offset_commit(context.version)
     try:
+        if not request.group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID)
         shard = node.coordinators.active(groups, request.group_id)
         guard = shard.replica.log.start_verification(
             request.producer_id,
