@@ -162,3 +162,11 @@ def test_group_sees_everything_at_least_once(seed, groups):
     assert story.faults > 3
     for partition in range(PARTITIONS):
         assert sorted(set(story.polled[partition])) == list(range(partition, RECORDS, PARTITIONS))
+
+
+def test_repetition_that_a_restarted_broker_no_longer_knows_is_settled():
+    """Found by this seed: two batches written, both answers lost, a restart that remembers the second only."""
+    story = play(3, brokers=1, groups="consumer")
+    assert not story.failed
+    for partition in range(PARTITIONS):
+        assert story.log[partition] == list(range(partition, RECORDS, PARTITIONS))

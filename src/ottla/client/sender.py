@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ottla.client.accumulator import NO_IDENTITY, Accumulator, Batch, Identity
+from ottla.client.accumulator import NO_IDENTITY, SEQUENCE_MASK, Accumulator, Batch, Identity
 from ottla.client.cluster import Cluster
 from ottla.client.connection import Connection
 from ottla.client.delivery import call_back, wake
@@ -23,13 +23,14 @@ from ottla.client.settings import ProducerSettings
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import TopicPartition
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
-from ottla.protocol.messages.transactions import InitProducerIdRequest
+from ottla.protocol.messages.transactions import DescribeProducersRequest, InitProducerIdRequest
 
 log = logging.getLogger("ottla.producer")
 
 LAST_VERSION_WITH_NAMES = 12
 LAST_VERSION_OF_TRANSACTIONS_1 = 11  # from 12 on a produce request adds its partitions to the transaction by itself (KIP-890)
 LAST_EPOCH = 32_766
+WRITTEN_AHEAD = 1 << 30  # sequences wrap: what is less than half the circle ahead is ahead
 # Answers after which the batch may be in the log all the same.
 _DOUBTFUL = frozenset(
     {
@@ -313,7 +314,36 @@ class Sender:
         if code.stale_metadata and not hinted:
             self._start("metadata", self._find_homes({batch.partition.topic}))
         passing = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._accumulator.is_out_of_order_passing(batch)
+        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.doubtful and not passing:
+            self._start(("settle", batch.partition), self._settle(batch, error))
+            return
         self._refused(batch, error, retriable=code.retriable or passing)
+
+    async def _settle(self, batch: Batch, error: ApiError) -> None:
+        """Find out whether a batch whose answer was lost is in the log after all.
+
+        A broker that was restarted remembers only the last batch of a producer, and refuses a repetition of the one before it as
+        out of order. Sequences have no gaps: if the partition's last one is not before ours, ours was written.
+        """
+        last = (batch.sequence + batch.count - 1) & SEQUENCE_MASK
+        topic, number = batch.partition
+        request = DescribeProducersRequest(topics=[DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[number])])
+        written = False
+        try:
+            reply = await self._cluster.ask(await self._cluster.leader(topic, number), request)
+            states = [state for row in reply.topics for part in row.partitions for state in part.active_producers]
+            written = any(
+                (state.producer_id, state.producer_epoch) == batch.identity
+                and (state.last_sequence - last) & SEQUENCE_MASK < WRITTEN_AHEAD
+                for state in states
+            )
+        except (NetworkError, ApiError) as failure:
+            log.info("settle_failed partition=%s error=%s", batch.partition, failure)
+        if written:
+            self._accumulator.acknowledge(batch, -1, -1)
+            self._finished(batch)
+        else:
+            self._refused(batch, error, retriable=False)
 
     def _split(self, batch: Batch) -> bool:
         """A batch that compresses worse than thought is cut in two and sent again."""
