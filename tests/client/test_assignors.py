@@ -38,9 +38,9 @@ def members_of(case) -> list[Member]:
 
 
 @st.composite
-def cases(draw, assignor=None):
+def cases(draw, assignor=None, racks=True):
     counts = draw(st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 6), min_size=1))
-    same, racked = draw(st.booleans()), draw(st.booleans())
+    same, racked = draw(st.booleans()), racks and draw(st.booleans())
     shared = draw(st.lists(st.sampled_from(TOPICS), min_size=1, unique=True))
     everything = [[topic, number] for topic, count in sorted(counts.items()) for number in range(count)]
     generation = draw(st.integers(1, 5))
@@ -97,7 +97,7 @@ def test_every_partition_that_somebody_wants_is_dealt(case):
 
 
 @FEW
-@given(cases(assignor="sticky"))
+@given(cases(assignor="sticky", racks=False))  # with racks Java moves partitions again, and so do we
 def test_sticky_is_even_and_moves_nothing_in_a_group_that_is(case):
     topics = case["members"][0]["topics"]
     for row in case["members"]:
@@ -125,7 +125,7 @@ def test_cooperative_gives_nothing_away_that_another_still_holds(case):
 
 
 @FEW
-@given(cases(assignor="cooperative-sticky"))
+@given(cases(assignor="cooperative-sticky", racks=False))
 def test_cooperative_reaches_in_two_rounds_what_sticky_would(case):
     for _ in range(2):
         result = assigned(case)
