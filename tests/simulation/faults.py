@@ -2,9 +2,11 @@
 
 Faults are drawn so that what is promised must still hold. What may **not** be injected, and why:
 
-- A power cut on a machine while a record it acknowledged may be on no other disk: without `flush.messages` Kafka's promise rests on
-  replication, not on the disk. So power is cut only where everything acknowledged is synced first (the run sets
-  `flush.messages=1`), or where all other replicas are in sync and up.
+- A power cut on a machine while a record it acknowledged may be in no other machine's memory: Kafka's promise rests on replication, not on
+  the disk, which is synced now and then. So power is cut only on one machine, while all run, all replicas of all partitions are in
+  sync and nobody is cut off; and until it has caught up, no other one is killed, stopped, paused or cut off: for a while
+  the controller takes the dead machine for alive and in sync, and if the others leave, it is the last one standing (KIP-966
+  is about this). A cluster of one never loses power.
 - A flipped bit in the only copy of a record: nothing could bring it back.
 - A clock that jumps in a run with time-based retention: deleting old records is then the promise.
 
@@ -24,6 +26,7 @@ from tests.simulation.network import Link
 MEAN_SECONDS_BETWEEN = 0.8
 LONGEST_SECONDS = 8.0
 SMALLEST_ROOM = 4_096
+OUT_OF_SYNC_SECONDS = 4.0  # more than replica.lag.time.max.ms
 
 
 class Faults:
@@ -56,13 +59,17 @@ class Faults:
         if not any(self._weights):
             self._weights[0] = 1
         self._kinds = [kind for _, kind in kinds]
+        self._isolating = (self._kill, self._pause, self._wall, self._slow_link, self._restart, self._full_disk)
+        self._delicate = False  # a machine lost power and has not caught up yet
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(self._random.expovariate(1 / MEAN_SECONDS_BETWEEN))
             kind = self._random.choices(self._kinds, self._weights)[0]
+            if self._delicate and kind in self._isolating:
+                continue
             self.count += 1
-            task = asyncio.create_task(kind())  # type: ignore[arg-type]
+            task = asyncio.create_task(kind(), name=kind.__name__)  # type: ignore[arg-type]
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
 
@@ -101,7 +108,34 @@ class Faults:
         await self._down(lambda broker: broker.kill())
 
     async def _cut_power(self) -> None:
-        await self._down(lambda broker: broker.cut_power())
+        names = {kind.__name__ for kind in self._isolating}
+        isolated = any(task.get_name() in names for task in self._under_way if not task.done())
+        broker = self._broker()
+        if broker is None or isolated or self._delicate or not self._all_in_sync():
+            return
+        self._delicate = True
+        broker.cut_power()
+        await asyncio.sleep(self._duration())
+        if not broker.machine.running:
+            broker.start()
+        await asyncio.sleep(OUT_OF_SYNC_SECONDS)  # by now it was dropped from the in-sync sets, or is really in them
+        while not self._all_in_sync():  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        self._delicate = False
+
+    def _all_in_sync(self) -> bool:
+        """As the nodes themselves see it, all of them: none may be behind with the metadata."""
+        nodes = [broker.node for broker in self._cluster.brokers]
+        if len(nodes) < 2 or not all(nodes):
+            return False
+        partitions = [
+            partition
+            for node in nodes
+            if node is not None
+            for topic in node.image.topics.values()
+            for partition in topic.partitions.values()
+        ]
+        return all(len(partition.isr) == len(partition.replicas) for partition in partitions)
 
     async def _down(self, how: Callable[[SimulatedBroker], None]) -> None:
         victims = self._cluster.brokers if self._random.random() < 0.1 else [broker for broker in [self._broker()] if broker]

@@ -94,6 +94,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.journal = journal or Journal()
         self.random = random.Random(f"loop {seed}")
         self.errors: list[str] = []
+        self.watcher: Callable[[Process], None] | None = None  # called after each event with the process that took it
         self._now = 0.0
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._sequence = 0
@@ -192,6 +193,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.journal.time = self._now
         self.journal.event(process.name, repr(self._now))
         handle._run()
+        if self.watcher is not None:
+            self.watcher(process)
 
     def _release_timers(self) -> None:
         timers = self._timers

@@ -19,6 +19,7 @@ from tests.simulation.clients import PlainProducer, PlainReader
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.faults import Faults
 from tests.simulation.history import History
+from tests.simulation.invariants import Invariants
 from tests.simulation.loop import SimulationError
 from tests.simulation.node import Main, SimulatedNode
 from tests.simulation.simulation import Simulation
@@ -63,15 +64,12 @@ class Plan:
             partitions=chance.randrange(1, 5),
             producers=producers,
             records=MIN_RECORDS // producers,
-            power=False,
+            power=brokers > 1 and chance.random() < 0.5,
             storm_seconds=chance.uniform(*STORM_SECONDS),
         )
 
     def settings(self) -> dict[str, str]:
-        settings = {"log.retention.ms": "-1", "log.roll.ms": "5000", "replica.lag.time.max.ms": "3000"}
-        if self.power:
-            settings["log.flush.interval.messages"] = "1"
-        return settings
+        return {"log.retention.ms": "-1", "log.roll.ms": "5000", "replica.lag.time.max.ms": "3000"}
 
 
 def run_seed(seed: int, *, brokers: int = 1) -> Outcome:
@@ -118,6 +116,8 @@ class _Play:
         self._history = history
         self._cluster = SimulatedCluster(simulation, plan.brokers, plan.settings())
         self.faults: Faults | None = None
+        self.invariants = Invariants(self._cluster)
+        simulation.loop.watcher = self.invariants.after
 
     async def run(self) -> None:
         await _within(START_SECONDS, "the cluster did not start", self._cluster.start())

@@ -41,12 +41,17 @@ class Lifecycle:
         self.broker_epoch = -1
         self.unfenced = asyncio.Event()
 
+    async def register(self) -> None:
+        """Returns once this life of the broker is in the image, and with it the end of the life before."""
+        if "broker" in self._node.config.roles:
+            await self._register()
+            await self._node.quorum.until_applied(self.broker_epoch)
+
     async def start(self) -> None:
         if "controller" in self._node.config.roles:
             self._registering = asyncio.get_running_loop().create_task(self._register_controller())
         if "broker" not in self._node.config.roles:
             return
-        await self._register()
         self._beating = asyncio.get_running_loop().create_task(self._beat())
         await self.unfenced.wait()
 

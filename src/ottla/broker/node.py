@@ -70,18 +70,27 @@ class Node:
         try:
             await self._listen_for_controllers()
             await self.quorum.start()
-            self.directory.load(self.replicas.config_of, now_ms)
-            self.replicas.load(self.image)
-            self.groups.view.load(self.image)
-            self.coordinators.start()
-            self._loaded = True
             await self._listen_for_clients()
+            await self.lifecycle.register()
+            self._load(now_ms)
             await self.lifecycle.start()
             self.housekeeping.start()
         except BaseException:
             await self.stop()
             raise
         log.info("started node=%d cluster=%s listeners=%s", self.node_id, self.cluster_id, self.bound)
+
+    def _load(self, now_ms: int) -> None:
+        """Open the logs and take the roles that the image gives this broker, and not before its own registration is in it.
+
+        The image from before may still call it the leader, or in sync: a machine that lost power has lost what it acknowledged,
+        and must not lead with what is left. Registering takes it out of both, and only then it may copy from others.
+        """
+        self.directory.load(self.replicas.config_of, now_ms)
+        self.replicas.load(self.image)
+        self.groups.view.load(self.image)
+        self.coordinators.start()
+        self._loaded = True
 
     async def _listen_for_controllers(self) -> None:
         bound = []

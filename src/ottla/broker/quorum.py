@@ -117,6 +117,9 @@ class Quorum:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def until_applied(self, offset: int) -> None:
+        await self._until(lambda: self._node.image.offset >= offset)
+
     async def _until(self, condition: Any) -> None:
         while not condition():
             self._moved.clear()
