@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.groups.records import GroupRecord, decode, encode, java_hash, partition_for
+from ottla.protocol import codec
 from ottla.protocol.messages import group_records as stored
 
 
@@ -30,6 +31,15 @@ def test_an_offset_commit_has_kafkas_bytes():
     encoded_key, encoded_value = encode(GroupRecord(key, value))
     assert encoded_key == bytes.fromhex("0001 0001 67 0001 74 00000003")
     assert encoded_value == bytes.fromhex("0004 0000000000000007 00000002 02 6d 0000000000000005 01 00 10" + "00" * 15 + "01")
+
+
+@pytest.mark.parametrize("metadata", ["", "m", "x" * 127, "é" * 300])
+@pytest.mark.parametrize("topic_id", [bytes(16), b"0123456789abcdef"])
+def test_the_offset_written_by_hand_is_the_one_the_codec_writes(metadata: str, topic_id: bytes):
+    key = stored.OffsetCommitKey(group="gruppe-ü", topic="t" * 249, partition=2**31 - 1)
+    value = stored.OffsetCommitValue(offset=2**62, leader_epoch=-1, metadata=metadata, commit_timestamp=7, topic_id=topic_id)
+    by_codec = b"\x00\x01" + codec.encode(key, 0), b"\x00\x04" + codec.encode(value, 4)
+    assert encode(GroupRecord(key, value)) == by_codec
 
 
 def test_an_offset_with_a_time_to_live_is_written_in_the_version_that_has_the_field():

@@ -150,9 +150,10 @@ def known_topics(request: CommitRequest, context: Context) -> dict[int, Topic]:
     return {position: topic for position, topic in enumerate(wanted) if topic is not None}
 
 
-def commit(request: CommitRequest, context: Context, check: PartitionCheck | None, draft: Draft) -> None:
+def commit(
+    request: CommitRequest, topics: dict[int, Topic], context: Context, check: PartitionCheck | None, draft: Draft
+) -> None:
     """Answer partition by partition. The group has agreed to the sender; `check` may still refuse the whole request."""
-    topics = known_topics(request, context)
     transactional = isinstance(request, TxnOffsetCommitRequest)
     limit = context.settings.offset_metadata_max_bytes
     retention_ms = -1 if transactional else request.retention_time_ms  # type: ignore[union-attr]

@@ -13,13 +13,13 @@ Decisions on a group that is refused change nothing and say why, with Kafka's er
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ottla.groups import classic, classic_protocol, consumer, consumer_protocol, listing, offsets
 from ottla.groups.classic import ClassicGroup
 from ottla.groups.consumer import ConsumerGroup, MemberState
-from ottla.groups.context import Context
+from ottla.groups.context import Context, Topic
 from ottla.groups.draft import (
     Change,
     Draft,
@@ -254,8 +254,8 @@ class GroupShard:
     # Offsets -----------------------------------------------------------------------------------------------------------
 
     def _commit(self, request: offsets_wire.OffsetCommitRequest, context: Context, draft: Draft) -> None:
-        check = None
-        if _names_a_partition(request, context):  # otherwise the group is not even asked
+        check, topics = None, offsets.known_topics(request, context)
+        if _names_a_partition(request, topics):  # otherwise the group is not even asked
             generation, version = request.generation_id_or_member_epoch, context.version
             group = self._group_for_commit(
                 request.group_id, generation, version >= consumer.FIRST_COMMIT_VERSION_WITH_MEMBER_EPOCH
@@ -265,23 +265,23 @@ class GroupShard:
                 # Whoever commits is alive; while the group waits for the assignment, a commit is refused anyway.
                 timeout_ms = group.members[request.member_id].session_timeout_ms
                 draft.timers[MemberSession(group.group_id, request.member_id)] = timeout_ms
-        offsets.commit(request, context, check, draft)
+        offsets.commit(request, topics, context, check, draft)
 
     def _commit_in_transaction(self, request: TxnOffsetCommitRequest, context: Context, draft: Draft) -> None:
         _check_group_id(request.group_id)
-        check = None
-        if _names_a_partition(request, context):
+        topics = offsets.known_topics(request, context)
+        if _names_a_partition(request, topics):
             group = self._group_for_commit(request.group_id, request.generation_id, False)
             try:
                 check = group.check_offset_commit(
                     request.member_id, request.group_instance_id, request.generation_id, True, context.version
                 )
-                offsets.commit(request, context, check, draft)
+                offsets.commit(request, topics, context, check, draft)
             except ApiError as error:
                 stale = error.code is ErrorCode.STALE_MEMBER_EPOCH
                 raise ApiError(ErrorCode.ILLEGAL_GENERATION) if stale else error from None
         else:
-            offsets.commit(request, context, check, draft)
+            offsets.commit(request, topics, context, None, draft)
 
     def _group_for_commit(self, group_id: str, generation: int, says_not_found: bool) -> Group:
         group = self.groups.get(group_id)
@@ -315,14 +315,13 @@ def _check_group_id(group_id: str) -> None:
         raise ApiError(ErrorCode.INVALID_GROUP_ID)
 
 
-def _names_a_partition(request: offsets.CommitRequest, context: Context) -> bool:
+def _names_a_partition(request: offsets.CommitRequest, topics: Mapping[int, Topic]) -> bool:
     """Whether anything in the request is about a partition that exists."""
-    known = offsets.known_topics(request, context)
-    return any(
-        0 <= partition.partition_index < topic.partition_count
-        for position, topic in known.items()
-        for partition in request.topics[position].partitions
-    )
+    for position, topic in topics.items():
+        for partition in request.topics[position].partitions:
+            if 0 <= partition.partition_index < topic.partition_count:
+                return True
+    return False
 
 
 def _why_not_consumer(group_id: str, group: Group | None, joining: bool, leaving: bool) -> str:
