@@ -159,12 +159,21 @@ def test_ctrl_c_ends_a_follower_cleanly_and_commits(bootstrap: str, topic: str) 
     ottla("produce", topic, stdin="one\n", bootstrap=bootstrap)
     command = [sys.executable, "-m", "ottla", "consume", topic, "--follow", "--group", "followers"]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(bootstrap)
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(bootstrap),
+        # A suite that runs in the background of a shell is deaf to Ctrl-C, and so would its children be.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "one\n"
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "one\n"
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert (process.returncode, errors.strip()) == (130, "")
     assert ottla("consume", topic, "--group", "followers", "--timeout", "1", bootstrap=bootstrap).stdout == ""
 
