@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -138,7 +139,7 @@ def _print(records: Sequence[ConsumerRecord], columns: Columns, as_json: bool) -
         sys.stdout.flush()
 
 
-class _Reader:
+class _Reader(ABC):
     """Where to begin, and whether all has been read."""
 
     def __init__(self, consumer: Consumer, wish: Wish) -> None:
@@ -147,7 +148,7 @@ class _Reader:
         limit_s = wish.idle_s if wish.idle_s is not None else None if wish.follow else DEFAULT_IDLE_S
         self._limit_ms = None if limit_s is None else limit_s * 1000
 
-    async def begin(self) -> None:
+    async def begin(self) -> None:  # noqa: B027 - a member of a group is told by the group where to begin
         """Called once, before the first poll."""
 
     async def is_done(self, got_some: bool) -> bool:
@@ -156,8 +157,9 @@ class _Reader:
             return True
         return not self.wish.follow and await self.has_reached_the_end(got_some)
 
+    @abstractmethod
     async def has_reached_the_end(self, got_some: bool) -> bool:
-        raise NotImplementedError
+        """Whether all that was there has been read."""
 
 
 class _Alone(_Reader):

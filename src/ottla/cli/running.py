@@ -47,13 +47,9 @@ def _value(text: str) -> object:
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
     """Run to the end on a fresh loop, the fast one where it is installed. Ctrl-C cancels the work and lets it close what it opened."""
-    try:
-        import uvloop
+    from ottla.embedded.loops import new_loop
 
-        factory = uvloop.new_event_loop
-    except ImportError:
-        factory = None
-    with asyncio.Runner(loop_factory=factory) as runner:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(work)
 
 
