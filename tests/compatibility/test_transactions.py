@@ -29,6 +29,9 @@ def talk(system: System, topic: str) -> Iterator[Conversation]:
     conversation.close()
 
 
+PASSING = ("NOT_LEADER_OR_FOLLOWER", "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE")
+
+
 def create(system: System, topic: str, partitions: int = 2) -> None:
     admin = AdminClient({"bootstrap.servers": system.bootstrap})
     for made in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
@@ -75,8 +78,17 @@ def test_random_conversations_get_the_answers_of_kafka(kafka_peer: KafkaPeer, ot
     """Late, early, wrong and right requests in all versions: state, epochs, error codes and visible records agree."""
     for seed in range(15):
         name = f"random-{seed}"
-        expected = random_conversation(kafka_peer.address, name, name, seed, 30)
+        expected = settled_conversation(kafka_peer.address, name, seed)
         assert random_conversation(ottla_node.address, name, name, seed, 30) == expected, f"seed {seed}"
+
+
+def settled_conversation(address: tuple[str, int], name: str, seed: int) -> list[str]:
+    """A busy Kafka says for a moment that it cannot reach its own coordinator; such a conversation is held again."""
+    for attempt in range(5):
+        lines = random_conversation(address, f"{name}-{attempt}", f"{name}-{attempt}", seed, 30)
+        if not any(word in line for line in lines for word in PASSING):
+            break
+    return lines
 
 
 def test_a_transaction_by_hand_in_version_1(talk: Conversation) -> None:
@@ -200,8 +212,10 @@ def test_aiokafka_copies_with_offsets(system: System, topic: str) -> None:
                     await writer.send_and_wait(f"{topic}-copy", message.value)
                     await writer.send_offsets_to_transaction({place: message.offset + 1}, topic)
                 assert message.offset == number
-            committed = await consumer.committed(place)
-            assert committed is not None
+            # The offset shows once the coordinator of the group has heard of the last commit.
+            async with asyncio.timeout(LIMIT_S):
+                while (committed := await consumer.committed(place)) != 10:  # noqa: ASYNC110 - the answer comes from the cluster
+                    await asyncio.sleep(0.05)
             return int(committed)
         finally:
             await consumer.stop()
