@@ -12,10 +12,14 @@ from tests.docs.runner import PageRun, blocks, expect
 ROOT = Path(__file__).resolve().parents[2]
 # These are prose about the code, and a table of its own test (test_tools.py).
 NOT_RUN = {"ARCHITECTURE.md", "COMPATIBILITY.md", "API.md", "kafka-tools.md"}
+SLOW = {"spark.md"}  # starts Spark, twice
 PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name not in NOT_RUN)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow if page.name in SLOW else (), id=page.stem) for page in PAGES],
+)
 def test_every_block_of_the_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
     assert blocks(page), f"{page.name} shows no code"
     with contextlib.ExitStack() as stack:

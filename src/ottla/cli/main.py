@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "transactions": ("transactions", "Show transactions, and end those that hang."),
     "configs": ("configs", "Show and change the settings of topics, brokers and groups."),
     "records": ("records", "Delete records from the beginning of a log."),
+    "sql": ("sql", "Ask topics questions in Spark SQL."),
     "perf": ("perf", "Measure throughput and latency."),
     "brokers": ("cluster:describe", "List the brokers."),
     "quorum": ("cluster:quorum", "Show who keeps the metadata log, and who leads."),

@@ -33,8 +33,6 @@ _FIXED = {
     "interceptor.classes", "partition.assignment.strategy",
 }  # fmt: skip
 
-# What Spark adds of its own to the options of a table in its catalog.
-_OF_THE_CATALOG = {"provider", "owner", "external", "location", "is_managed_location", "comment", "serialization.format"}
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -87,12 +85,15 @@ class Options:
 
 def parse(options: Mapping[str, str], *, reading: bool) -> Options:
     """Raises OptionError."""
+    if any(given.lower() == "provider" for given in options):  # added by CREATE TABLE, and then never given to a reader
+        raise OptionError(
+            "CREATE TABLE cannot be used: Spark 4.3 does not keep the options of a table whose source is written in Python. "
+            "Use CREATE TEMPORARY VIEW … USING ottla OPTIONS (…)"
+        )
     values: dict[str, str] = {}
     client: dict[str, Any] = {}
     for given, text in options.items():
         name = given.lower()
-        if name in _OF_THE_CATALOG or name.startswith("option."):
-            continue
         if name.startswith("kafka."):
             name = name.removeprefix("kafka.")
             if name in _FIXED:

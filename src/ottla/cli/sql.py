@@ -1,0 +1,134 @@
+"""`ottla sql`: one statement of Spark SQL over topics, printed as a table; with `--follow`, for as long as it is wanted."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+
+from ottla.cli.output import json_option, on_terminal, show, show_line
+from ottla.cli.running import admin, bootstrap_option, run
+
+DEFAULT_ROWS = 100
+
+
+@click.command()
+@click.argument("statement")
+@click.option("--follow", "-f", "is_following", is_flag=True, help="Go on with what arrives; Ctrl-C ends it.")
+@click.option("--until-now", is_flag=True, help="With --follow: end when what is there now is read.")
+@click.option(
+    "--from", "start", type=click.Choice(["earliest", "latest"]), default="earliest", help="With --follow: where to start."
+)
+@click.option("--committed", is_flag=True, help="Leave out what is not committed.")
+@click.option(
+    "--latest-per-key", "tables", multiple=True, metavar="TOPIC", help="See this topic as a table: the last value of each key."
+)
+@click.option("--rows", type=click.IntRange(1), default=DEFAULT_ROWS, show_default=True, help="Print at most so many.")
+@click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
+@json_option
+@bootstrap_option
+def command(
+    statement: str,
+    is_following: bool,
+    until_now: bool,
+    start: str,
+    committed: bool,
+    tables: tuple[str, ...],
+    rows: int,
+    master: str,
+    as_json: bool,
+    bootstrap: str,
+) -> None:
+    """Run a statement of Spark SQL. Each topic is a table with the columns key, value (as text), topic, partition, offset, timestamp,
+    timestampType and headers; a name with a dot or a dash stands in `backquotes`.
+    """
+    from ottla.spark.sql import Views
+    from ottla.spark.sql import run as run_statement
+
+    if until_now and not is_following:
+        raise click.UsageError("--until-now goes with --follow")
+    if tables and is_following:
+        raise click.UsageError("--latest-per-key does not go with --follow: a table of the latest is a batch")
+    topics = run(_topics(bootstrap))
+    unknown = [each for each in tables if each not in topics]
+    if unknown:
+        raise click.ClickException(f"there is no topic {', '.join(unknown)} at {bootstrap}")
+    views = Views(bootstrap, is_following, start, committed, frozenset(tables))
+    with _session(master) as spark:
+        frame = run_statement(spark, views, topics, statement)
+        if is_following:
+            _follow(frame, until_now, as_json)
+        else:
+            _print(frame, rows, as_json)
+
+
+async def _topics(bootstrap: str) -> list[str]:
+    async with admin(bootstrap) as client:
+        return list(await client.list_topics(internal=True))
+
+
+@contextlib.contextmanager
+def _session(master: str) -> Iterator[Any]:
+    from ottla.spark.session import session
+
+    with tempfile.TemporaryDirectory(prefix="ottla-sql-") as folder:
+        settings = {
+            "spark.sql.warehouse.dir": folder,
+            "spark.ui.showConsoleProgress": str(on_terminal()).lower(),
+            "spark.sql.session.timeZone": "UTC",
+        }
+        spark = session("ottla sql", master, settings)
+        try:
+            yield spark
+        finally:
+            for query in spark.streams.active:
+                query.stop()
+            spark.stop()
+
+
+def _print(frame: Any, most: int, as_json: bool) -> None:
+    from ottla.spark.sql import plainly
+
+    found = plainly(lambda: frame.limit(most + 1).collect())
+    if frame.columns:
+        show(frame.columns, [_cells(row.asDict()) for row in found[:most]], as_json)
+    if len(found) > most:
+        click.echo(f"the first {most} rows; --rows prints more", err=True)
+
+
+def _follow(frame: Any, until_now: bool, as_json: bool) -> None:
+    from ottla.spark.sql import follow, plainly
+
+    def tell(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+        if as_json:
+            for row in rows:
+                show_line(_cells(row))
+        else:
+            show(columns, [_cells(row) for row in rows], False)
+
+    with tempfile.TemporaryDirectory(prefix="ottla-follow-") as checkpoint:
+        query = follow(frame, tell, checkpoint, until_now)
+        try:
+            plainly(query.awaitTermination)
+        finally:
+            query.stop()
+
+
+def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Times, decimals and nested rows as what can be printed."""
+    return {name: _cell(value) for name, value in row.items()}
+
+
+def _cell(value: Any) -> Any:
+    if hasattr(value, "asDict"):
+        return _cells(value.asDict())
+    if isinstance(value, dict):
+        return _cells(value)
+    if isinstance(value, list | tuple):
+        return [_cell(each) for each in value]
+    if value is None or isinstance(value, bool | int | float | str | bytes | bytearray):
+        return value
+    return str(value)

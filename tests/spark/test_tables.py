@@ -1,0 +1,87 @@
+"""Topics as tables of Spark SQL, latest values by key, segments, and what a user sees of a mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla import sync
+from ottla.embedded.cluster import EmbeddedCluster
+
+pytestmark = pytest.mark.slow
+
+
+def _fill(cluster: EmbeddedCluster, topic: str, rows: list[tuple[bytes | None, bytes | None]]) -> None:
+    with sync.Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_topic(topic, 2, 1)
+    with sync.Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for key, value in rows:
+            producer.send(topic, value, key=key)
+        producer.flush()
+
+
+def test_a_topic_is_a_view_and_the_latest_value_of_each_key(spark: Any, cluster: EmbeddedCluster) -> None:
+    _fill(cluster, "customers", [(b"k%d" % (n % 10), b"v%d" % n) for n in range(100)] + [(b"k3", None)])
+    where = f"`kafka.bootstrap.servers` '{cluster.bootstrap}', topic 'customers'"
+    with pytest.raises(Exception, match="Use CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE changes USING ottla OPTIONS ({where})")
+    spark.sql(f"CREATE TEMPORARY VIEW changes USING ottla OPTIONS ({where})")
+    assert spark.sql("SELECT count(*) AS n FROM changes").collect()[0].n == 101
+    spark.sql(f"CREATE TEMPORARY VIEW customers USING ottla OPTIONS ({where}, latestPerKey 'true')")
+    rows = spark.sql("SELECT cast(key AS string) AS k, cast(value AS string) AS v FROM customers ORDER BY k").collect()
+    assert [(row.k, row.v) for row in rows] == [(f"k{n}", f"v{90 + n}") for n in range(10) if n != 3]
+    names = spark.createDataFrame([("k1", "Ann"), ("k3", "Bob")], "k string, name string")
+    names.createOrReplaceTempView("names")
+    joined = spark.sql("SELECT name FROM names JOIN customers ON k = cast(key AS string)").collect()
+    assert [row.name for row in joined] == ["Ann"]
+
+
+def test_filters_are_pushed_when_asked_for(spark: Any, cluster: EmbeddedCluster) -> None:
+    _fill(cluster, "pushed", [(b"k%d" % (n % 20), b"%d" % n) for n in range(200)])
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = (
+            spark.read.format("ottla")
+            .option("kafka.bootstrap.servers", cluster.bootstrap)
+            .option("subscribe", "pushed")
+            .option("pushFilters", "true")
+            .load()
+        )
+        everything = frame.count()
+        some = frame.where("partition = 1 and offset >= 10 and offset < 15 and timestamp > timestamp'2020-01-01 00:00:00'")
+        assert sorted(row.offset for row in some.collect()) == [10, 11, 12, 13, 14]
+        assert some.rdd.getNumPartitions() == 1
+        assert frame.where("timestamp > timestamp'2100-01-01 00:00:00'").count() == 0
+        assert everything == 200
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_segments_are_read_without_a_broker(spark: Any, tmp_path: Path) -> None:
+    with EmbeddedCluster(1, directory=str(tmp_path)) as own:
+        _fill(own, "filed", [(b"k", b"%d" % n) for n in range(500)])
+    directory = next(path.parent for path in tmp_path.rglob("filed-0"))
+    frame = spark.read.format("ottla").option("segments", str(directory)).option("minPartitions", "5").load()
+    rows = frame.where("topic = 'filed'").collect()
+    assert sorted(int(bytes(row.value)) for row in rows) == list(range(500))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"subscribe": "nowhere"}, "there is no topic nowhere at"),
+        ({"subscribe": "a", "startingOffset": "latest"}, "unknown option startingoffset; did you mean startingOffsets?"),
+        ({"subscribe": "a", "startingOffsets": "{"}, "option startingOffsets must be earliest, latest or JSON like"),
+    ],
+)
+def test_a_mistake_is_answered_with_one_sentence(
+    spark: Any, cluster: EmbeddedCluster, options: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(Exception, match="ottla") as raised:  # noqa: PT012
+        frame = spark.read.format("ottla").option("kafka.bootstrap.servers", cluster.bootstrap).options(**options).load()
+        frame.count()
+    text = str(raised.value)
+    assert sentence in text
+    assert "Traceback" not in text
