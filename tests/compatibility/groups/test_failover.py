@@ -11,6 +11,7 @@ from ottla.protocol.messages import classic_groups as classic
 from ottla.protocol.messages import group_offsets as offsets
 from ottla.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from ottla.protocol.messages.coordinator import FindCoordinatorRequest
+from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.topics import CreateTopicsRequest
 from ottla.protocol.schema import Message
 from tests.compatibility.groups.plays import ANN, subscription
@@ -77,6 +78,13 @@ class Cluster:
         node.kill()
         wait_until("another coordinator", lambda: (now := self.coordinator(group)) is not None and now[0] != found[0])
         node.start()
+        wait_until("all replicas in sync", self.is_in_sync)  # or the next kill may leave nobody who has everything
+
+    def is_in_sync(self) -> bool:
+        asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="__consumer_offsets")])
+        with Wire(address_of(self.cluster.bootstrap)) as wire:
+            [topic] = wire.ask(asked, 9).topics
+        return all(len(row.isr_nodes) == len(row.replica_nodes) for row in topic.partitions)
 
 
 def test_groups_outlive_their_coordinators() -> None:
