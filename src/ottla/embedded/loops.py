@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 FREEZE_LIMIT_S = 600.0  # a test that forgets to thaw ends all the same
 JOIN_LIMIT_S = 10.0
+CANCEL_ROUNDS = 10
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
@@ -79,10 +80,15 @@ class LoopThread:
             return
 
         async def cancel_all() -> None:
-            others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+            # What was under way when a node is taken away has nobody left to tell.
+            self.loop.set_exception_handler(lambda *_: None)
+            for _ in range(CANCEL_ROUNDS):  # a task that is cancelled may start another
+                others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+                if not others:
+                    break
+                for task in others:
+                    task.cancel()
+                await asyncio.gather(*others, return_exceptions=True)
             await asyncio.sleep(0)  # transports that were closed call connection_lost now
 
         try:
