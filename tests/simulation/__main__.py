@@ -1,4 +1,4 @@
-"""Run seeds: `python -m tests.simulation [SEED] [--seeds N] [--hours H] [--jobs J] [--brokers B]`.
+"""Run seeds: `python -m tests.simulation [SEED] [--seeds N] [--hours H] [--jobs J] [--brokers B] [--focus raft]`.
 
 With a SEED alone, that one is played and its story told. Otherwise seeds are played one after the other (from SEED or 1) until there
 are N of them or H hours of virtual time, with a progress line; the first failure prints its seed, the broken promise and the
@@ -28,7 +28,7 @@ def main() -> int:
         os.environ["PYTHONHASHSEED"] = HASH_SEED
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
     if options.seeds is None and options.hours is None:
-        outcome = run_seed(options.seed or 1, brokers=options.brokers)
+        outcome = run_seed(options.seed or 1, brokers=options.brokers, focus=options.focus)
         print("\n".join(outcome.story))
         _tell(outcome)
         return 1 if outcome.failure else 0
@@ -41,11 +41,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, help="how many seeds")
     parser.add_argument("--hours", type=float, help="how many hours of virtual time")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--brokers", type=int, default=1)
+    parser.add_argument("--brokers", type=int, default=3)
+    parser.add_argument("--focus", choices=("", "raft"), default="", help="what is shaken above all")
     return parser.parse_args()
 
 
-def _outcomes(pool: Pool | None, tasks: Iterator[tuple[int, int]]) -> Iterator[Outcome]:
+def _outcomes(pool: Pool | None, tasks: Iterator[tuple[int, int, str]]) -> Iterator[Outcome]:
     return map(play, tasks) if pool is None else pool.imap(play, tasks)
 
 
@@ -57,7 +58,7 @@ def _many(options: argparse.Namespace) -> int:
     failed: Outcome | None = None
     pool = get_context("spawn").Pool(options.jobs, maxtasksperchild=50) if options.jobs > 1 else None
     try:
-        for outcome in _outcomes(pool, ((seed, options.brokers) for seed in seeds)):
+        for outcome in _outcomes(pool, ((seed, options.brokers, options.focus) for seed in seeds)):
             totals.update(seeds=1, events=outcome.events, acknowledged=outcome.acknowledged, faults=outcome.faults)
             totals["milliseconds"] += int(outcome.virtual_seconds * 1000)
             kinds.update(outcome.counts)

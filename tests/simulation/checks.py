@@ -27,7 +27,10 @@ def no_acknowledged_record_lost(history: History) -> None:
         found = contents[sent.topic_partition].get(sent.offset)
         if found != sent.value:
             where = f"{sent.topic_partition} offset {sent.offset}"
-            raise Violation("no_acknowledged_record_lost", f"{sent.value!r} was acknowledged at {where}; there is {found!r}")
+            raise Violation(
+                "no_acknowledged_record_lost",
+                f"{sent.value[:24]!r} was acknowledged at {where}; there is {(found or b'')[:24]!r}",
+            )
 
 
 def no_duplicate_of_an_idempotent_producer(history: History) -> None:
@@ -39,7 +42,7 @@ def no_duplicate_of_an_idempotent_producer(history: History) -> None:
             if value in places:
                 raise Violation(
                     "no_duplicate_of_an_idempotent_producer",
-                    f"{value!r} is at {places[value][0]} offset {places[value][1]} and at {topic_partition} offset {offset}",
+                    f"{value[:24]!r} is at {places[value][0]} offset {places[value][1]} and at {topic_partition} offset {offset}",
                 )
             places[value] = topic_partition, offset
 
@@ -81,7 +84,10 @@ def readers_agree_with_the_log(history: History) -> None:
             found = contents[session.topic_partition].get(offset)
             if found != value:
                 where = f"{session.topic_partition} offset {offset}"
-                raise Violation("readers_agree_with_the_log", f"{session.reader} read {value!r} at {where}; there is {found!r}")
+                raise Violation(
+                    "readers_agree_with_the_log",
+                    f"{session.reader} read {(value or b'')[:24]!r} at {where}; there is {(found or b'')[:24]!r}",
+                )
 
 
 def reading_is_monotonic_without_skips(history: History) -> None:

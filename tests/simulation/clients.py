@@ -130,7 +130,7 @@ class PlainProducer:
         answer = reply.responses[0].partition_responses[0]
         code = ErrorCode(answer.error_code)
         if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH):
-            raise Violation("producers_are_remembered", f"{batch[0].value!r} was refused with {code.name}")
+            raise Violation("producers_are_remembered", f"{batch[0].value[:24]!r} was refused with {code.name}")
         if code:
             raise ApiError(code, answer.error_message)
         return int(answer.base_offset)

@@ -6,7 +6,7 @@ Faults are drawn so that what is promised must still hold. What may **not** be i
   the disk, which is synced now and then. So power is cut only on one machine, while all run, all replicas of all partitions are in
   sync and nobody is cut off; and until it has caught up, no other one is killed, stopped, paused or cut off: for a while
   the controller takes the dead machine for alive and in sync, and if the others leave, it is the last one standing (KIP-966
-  is about this). A cluster of one never loses power.
+  is about this). A cluster of one loses power at any time, but then with `log.flush.interval.messages=1`.
 - A flipped bit in the only copy of a record: nothing could bring it back.
 - A clock that jumps in a run with time-based retention: deleting old records is then the promise.
 
@@ -32,11 +32,11 @@ OUT_OF_SYNC_SECONDS = 4.0  # more than replica.lag.time.max.ms
 class Faults:
     """`run` until cancelled, then `heal`."""
 
-    def __init__(self, cluster: SimulatedCluster, seed: str, *, power: bool, full_disks: bool = True) -> None:
+    def __init__(self, cluster: SimulatedCluster, seed: str, *, power: bool, full_disks: bool = True, focus: str = "") -> None:
         self._cluster = cluster
         self._simulation = cluster.simulation
         self._random = random.Random(seed)
-        self._power = power
+        self._mean_seconds = MEAN_SECONDS_BETWEEN / 3 if focus == "raft" else MEAN_SECONDS_BETWEEN
         self._under_way: set[asyncio.Task[None]] = set()
         self.count = 0
         kinds: list[tuple[int, Callable[[], Awaitable[None]]]] = [
@@ -54,17 +54,27 @@ class Faults:
             kinds.append((3, self._cut_power))
         if not full_disks:
             kinds = [(weight, kind) for weight, kind in kinds if kind != self._full_disk]
+        if focus == "raft":
+            kinds += [(12, self._shake_the_controller)]
         # Each run has a favourite or two, so that rare combinations come up.
         self._weights = [weight * self._random.choice((0, 1, 1, 3)) for weight, _ in kinds]
         if not any(self._weights):
             self._weights[0] = 1
         self._kinds = [kind for _, kind in kinds]
-        self._isolating = (self._kill, self._pause, self._wall, self._slow_link, self._restart, self._full_disk)
+        self._isolating = (
+            self._shake_the_controller,
+            self._kill,
+            self._pause,
+            self._wall,
+            self._slow_link,
+            self._restart,
+            self._full_disk,
+        )
         self._delicate = False  # a machine lost power and has not caught up yet
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._random.expovariate(1 / MEAN_SECONDS_BETWEEN))
+            await asyncio.sleep(self._random.expovariate(1 / self._mean_seconds))
             kind = self._random.choices(self._kinds, self._weights)[0]
             if self._delicate and kind in self._isolating:
                 continue
@@ -111,22 +121,27 @@ class Faults:
         names = {kind.__name__ for kind in self._isolating}
         isolated = any(task.get_name() in names for task in self._under_way if not task.done())
         broker = self._broker()
-        if broker is None or isolated or self._delicate or not self._all_in_sync():
+        alone = len(self._cluster.brokers) == 1
+        if broker is None or not (alone or (not isolated and not self._delicate and self._all_in_sync())):
             return
-        self._delicate = True
+        self._delicate = not alone
         broker.cut_power()
         await asyncio.sleep(self._duration())
         if not broker.machine.running:
             broker.start()
         await asyncio.sleep(OUT_OF_SYNC_SECONDS)  # by now it was dropped from the in-sync sets, or is really in them
+        if not alone:
+            await self.until_in_sync()
+        self._delicate = False
+
+    async def until_in_sync(self) -> None:
         while not self._all_in_sync():  # noqa: ASYNC110
             await asyncio.sleep(0.1)
-        self._delicate = False
 
     def _all_in_sync(self) -> bool:
         """As the nodes themselves see it, all of them: none may be behind with the metadata."""
         nodes = [broker.node for broker in self._cluster.brokers]
-        if len(nodes) < 2 or not all(nodes):
+        if not all(nodes):
             return False
         partitions = [
             partition
@@ -156,6 +171,33 @@ class Faults:
         await asyncio.sleep(self._duration() / 2)
         if not broker.machine.running:
             broker.start()
+
+    async def _shake_the_controller(self) -> None:
+        """The leader of the metadata quorum is paused, killed or cut off for about as long as an election takes."""
+        leading = [broker for broker in self._cluster.brokers if broker.node is not None and broker.node.quorum.leader.is_self]
+        if not leading:
+            return
+        broker, seconds = self._random.choice(leading), self._random.uniform(0.5, 4.0)
+        how = self._random.randrange(3)
+        internet, others = self._simulation.internet, [each.name for each in self._cluster.brokers if each is not leading[0]]
+        if how == 0 and broker.machine.process is not None and not broker.machine.process.paused:
+            broker.machine.pause()
+            await asyncio.sleep(seconds)
+            broker.machine.resume()
+        elif how == 1:
+            broker.kill()
+            await asyncio.sleep(seconds)
+            if not broker.machine.running:
+                broker.start()
+        else:
+            self._simulation.journal.tell("walls", f"the controller {broker.name} is cut off")
+            for other in others:
+                internet.build_wall(broker.name, other)
+                if self._random.random() < 0.5:
+                    internet.build_wall(other, broker.name)
+            await asyncio.sleep(seconds)
+            internet.tear_down_walls()
+            self._simulation.journal.tell("fallen walls", "the walls fall")
 
     async def _pause(self) -> None:
         broker = self._broker()

@@ -54,9 +54,10 @@ class Plan:
     records: int  # of each producer, at least
     power: bool
     storm_seconds: float
+    focus: str  # "raft": the metadata quorum is shaken, above all
 
     @classmethod
-    def draw(cls, seed: int, brokers: int) -> Plan:
+    def draw(cls, seed: int, brokers: int, focus: str = "") -> Plan:
         chance = random.Random(f"plan {seed}")
         producers = chance.randrange(1, 4)
         return cls(
@@ -64,16 +65,20 @@ class Plan:
             partitions=chance.randrange(1, 5),
             producers=producers,
             records=MIN_RECORDS // producers,
-            power=brokers > 1 and chance.random() < 0.5,
+            power=chance.random() < 0.5,
             storm_seconds=chance.uniform(*STORM_SECONDS),
+            focus=focus,
         )
 
     def settings(self) -> dict[str, str]:
-        return {"log.retention.ms": "-1", "log.roll.ms": "5000", "replica.lag.time.max.ms": "3000"}
+        settings = {"log.retention.ms": "-1", "log.roll.ms": "5000", "replica.lag.time.max.ms": "3000"}
+        if self.power and self.brokers == 1:
+            settings["log.flush.interval.messages"] = "1"
+        return settings
 
 
-def run_seed(seed: int, *, brokers: int = 1) -> Outcome:
-    plan = Plan.draw(seed, brokers)
+def run_seed(seed: int, *, brokers: int = 1, focus: str = "") -> Outcome:
+    plan = Plan.draw(seed, brokers, focus)
     history = History()
     failure = None
     logging.disable(logging.CRITICAL)
@@ -104,9 +109,9 @@ def run_seed(seed: int, *, brokers: int = 1) -> Outcome:
         )
 
 
-def play(task: tuple[int, int]) -> Outcome:
-    """For worker processes: a seed and how many brokers."""
-    return run_seed(task[0], brokers=task[1])
+def play(task: tuple[int, int, str]) -> Outcome:
+    """For worker processes: a seed, how many brokers, the focus."""
+    return run_seed(task[0], brokers=task[1], focus=task[2])
 
 
 class _Play:
@@ -135,6 +140,8 @@ class _Play:
         await _within(
             LIVENESS_SECONDS, "nodes were not up at the end", _all([asyncio.create_task(b.ready.wait()) for b in brokers])
         )
+        assert self.faults is not None
+        await _within(LIVENESS_SECONDS, "replicas were not all in sync at the end", self.faults.until_in_sync())
         await _within(LIVENESS_SECONDS, "nodes did not stop", _all([asyncio.create_task(b.stop()) for b in brokers]))
 
     async def _create_topic(self) -> None:
@@ -146,7 +153,7 @@ class _Play:
         await self._simulation.node("admin").start(create)
 
     async def _storm(self) -> None:
-        self.faults = Faults(self._cluster, f"faults {self._simulation.seed}", power=self._plan.power)
+        self.faults = Faults(self._cluster, f"faults {self._simulation.seed}", power=self._plan.power, focus=self._plan.focus)
         storm = asyncio.create_task(self.faults.run())
         await asyncio.sleep(self._plan.storm_seconds)
         storm.cancel()
