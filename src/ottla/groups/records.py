@@ -7,6 +7,7 @@ and streams groups, say) decode to None: they are skipped here and stay in the l
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from ottla.protocol.messages import group_records as stored
 from ottla.protocol.primitives import uvarint
 from ottla.protocol.schema import Message
 
+KNOWN_GROUPS = 10_000  # whose partition is remembered: every request of a group asks for it
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 _TYPE = Struct(">h")
@@ -106,6 +108,7 @@ def java_hash(text: str) -> int:
     return code - (1 << 32) if code & 0x80000000 else code
 
 
+@lru_cache(maxsize=KNOWN_GROUPS)
 def partition_for(group_id: str, partition_count: int) -> int:
     """The partition of `__consumer_offsets` whose leader coordinates the group.
 
