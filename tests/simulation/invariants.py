@@ -23,6 +23,9 @@ READ_BYTES = 1 << 20
 class Invariants:
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._brokers = {broker.name: broker for broker in cluster.brokers}
+        self._journal = cluster.simulation.journal
+        self._in_sync: dict[TopicPartition, tuple[int, ...]] = {}
+        self._ends: dict[tuple[int, TopicPartition], int] = {}
         self._leaders: dict[tuple[TopicPartition, int], int] = {}  # (partition, leader epoch) → who led it
         self._controllers: dict[int, int] = {}  # epoch of the metadata quorum → its leader
         self._images: dict[int, Any] = {}  # metadata offset → the first image seen there
@@ -49,6 +52,8 @@ class Invariants:
     def _metadata(self, node: Node) -> None:
         leader = node.quorum.leader
         if leader.is_self:
+            if leader.epoch not in self._controllers:
+                self._journal.tell("elections", f"n{node.node_id} leads the metadata quorum in epoch {leader.epoch}")
             former = self._controllers.setdefault(leader.epoch, node.node_id)
             if former != node.node_id:
                 raise Violation("one_controller_per_epoch", f"epoch {leader.epoch}: nodes {former} and {node.node_id}")
@@ -66,6 +71,12 @@ class Invariants:
     def _one_leader_per_epoch(self, node: Node, replica: Replica) -> None:
         if not replica.leads:
             return
+        if (replica.topic_partition, replica.leader_epoch) not in self._leaders:
+            text = f"n{node.node_id} leads {replica.topic_partition} in epoch {replica.leader_epoch}"
+            self._journal.tell("leaderships", f"{text} from offset {replica.log.log_end_offset}, in sync {replica.state.isr}")
+        elif self._in_sync.get(replica.topic_partition) != replica.state.isr:
+            self._journal.tell("in-sync changes", f"{replica.topic_partition}: in sync {replica.state.isr}")
+        self._in_sync[replica.topic_partition] = replica.state.isr
         former = self._leaders.setdefault((replica.topic_partition, replica.leader_epoch), node.node_id)
         if former != node.node_id:
             where = f"{replica.topic_partition} epoch {replica.leader_epoch}"
@@ -78,6 +89,12 @@ class Invariants:
         if not log.log_start_offset <= log.high_watermark <= log.log_end_offset:
             numbers = f"start {log.log_start_offset}, high watermark {log.high_watermark}, end {log.log_end_offset}"
             raise Violation("offsets_in_order", f"{replica.topic_partition} on node {broker.node_id}: {numbers}")
+        end = self._ends.get(where, 0)
+        if log.log_end_offset < end:
+            self._journal.tell(
+                "truncations", f"n{broker.node_id} cuts {replica.topic_partition} from {end} to {log.log_end_offset}"
+            )
+        self._ends[where] = log.log_end_offset
         epoch = replica.leader_epoch
         if epoch < self._epochs.get(where, -1):
             raise Violation("leader_epochs_never_go_back", f"{replica.topic_partition} on node {broker.node_id}: {epoch}")
