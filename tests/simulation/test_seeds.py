@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.run import run_seed
 
 # Chosen for variety: kills, walls, full disks, pauses, clock jumps, controlled restarts all occur among them.
-SEEDS = [(3, 1), (8, 1), (27, 1), (4, 3), (8, 3), (12, 3), (206, 3), (214, 3), (215, 3)]  # seed, brokers
+SEEDS = [(3, 1), (8, 1), (27, 1), (4, 3), (8, 3), (12, 3), (206, 3), (215, 3), (418, 3)]  # seed, brokers
 
 
 @pytest.mark.parametrize(("seed", "brokers"), SEEDS)

@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 
 from ottla.model.errors import ApiError, ErrorCode
+from ottla.records.batch import headers
 from ottla.storage import cleaner
 from ottla.storage.compaction import compact
 from ottla.storage.config import LogConfig
 from ottla.storage.log import Log
 from ottla.storage.types import Origin
 from tests.storage.memory_disk import MemoryDisk
-from tests.storage.scene import FOLDER, NOW, append, batch, open_log, read_bytes, send, values_of
+from tests.storage.scene import FOLDER, NOW, append, batch, open_log, read_bytes, records_of, send, values_of
 from tests.storage.test_compaction import adopt
 
 CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=150)
@@ -275,3 +276,20 @@ def test_a_power_cut_that_loses_all_that_was_not_synced_keeps_everything_below_t
         assert again.aborted_transactions(0, log.recovery_point) == aborted, seed
         epochs = [entry for entry in log.epoch_entries if entry[1] < log.recovery_point]
         assert [entry for entry in again.epoch_entries if entry[1] < log.recovery_point] == epochs
+
+
+def test_what_comes_after_a_hole_between_segments_is_cut() -> None:
+    """A power cut may take whole batches from the end of an unsynced segment and leave the next one as it was."""
+    config = LogConfig(segment_bytes=300)
+    disk = MemoryDisk()
+    log = open_log(disk, config)
+    for number in range(12):
+        append(log, b"%d" % number * 20)
+    names = sorted(name for name in disk.list(FOLDER) if name.endswith(".log"))
+    first, second = int(names[0][:20]), int(names[1][:20])
+    content = disk.read_all(f"{FOLDER}/{names[0]}")
+    last = list(headers(content))[-1][0]
+    disk.open(f"{FOLDER}/{names[0]}").truncate(last)
+    again = open_log(disk, config)
+    assert again.log_end_offset == second - 1
+    assert [record.offset for record in records_of(again)] == list(range(first, second - 1))

@@ -168,9 +168,9 @@ class Loader:
             segment = segments[slot]
             taken.take(segment.base_offset, producers.entries)
             segment.active = slot == len(segments) - 1
-            torn, new_epochs = self._recover_segment(segment, producers, epochs)
+            torn, new_epochs, hole = self._recover_segment(segment, producers, epochs)
             noted |= new_epochs
-            if torn:
+            if torn or (hole is not None and slot + 1 < len(segments) and hole < segments[slot + 1].base_offset):
                 segments.remove([later for later in segments if later.base_offset > segment.base_offset], self._now_ms, 0)
                 segments.purge(self._now_ms)
                 segment.active = True
@@ -179,11 +179,20 @@ class Loader:
             epochs.save()
         return producers
 
-    def _recover_segment(self, segment: Segment, producers: ProducerStates, epochs: LeaderEpochs) -> tuple[bool, bool]:
-        """Checks every batch and indexes the segment anew. Whether something had to be cut, and whether an epoch was new."""
+    def _recover_segment(
+        self, segment: Segment, producers: ProducerStates, epochs: LeaderEpochs
+    ) -> tuple[bool, bool, int | None]:
+        """Checks every batch and indexes the segment anew. Whether something had to be cut, and whether an epoch was new.
+
+        And the offset after its last record, if the segment has every offset up to there, so that the next segment must begin
+        with it. A power cut may take the unsynced end of a segment and leave the next one, which was synced by chance: what
+        comes after such a hole is cut, too, because a replica with a hole would pass for one in sync. None where compaction
+        may have left gaps.
+        """
         index, times = OffsetIndex(segment.base_offset), TimeIndex(segment.base_offset)
         segment.transactions.reset()
         largest, end, last_entry, noted = (NO_TIMESTAMP, segment.base_offset), 0, 0, False
+        next_offset: int | None = None if self._config.compact else segment.base_offset
         for (position, header), content in segment.verified_batches():
             if header.max_timestamp > largest[0]:
                 largest = header.max_timestamp, header.last_offset
@@ -192,6 +201,8 @@ class Loader:
                 times.append(*largest)
                 last_entry = position
             end = position + header.size
+            whole = header.base_offset == next_offset and header.record_count == header.last_offset_delta + 1
+            next_offset = header.next_offset if whole else None
             noted |= epochs.note(header.leader_epoch, header.base_offset)
             self._follow(producers, header, content, segment)
         torn = segment.size - end
@@ -202,7 +213,7 @@ class Loader:
         changed = segment.adopt_indexes(index, times, largest)
         if changed is not None:
             self._unsynced.add(changed)
-        return torn > 0, noted
+        return torn > 0, noted, next_offset
 
     def _follow(self, producers: ProducerStates, header: BatchHeader, content: memoryview, segment: Segment | None) -> None:
         if header.producer_id < 0:
