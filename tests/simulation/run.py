@@ -169,7 +169,7 @@ class _Play:
         async def main(world: World) -> None:
             producer = PlainProducer(name, world, self._cluster.bootstrap, self._history, f"{name} {self._simulation.seed}")
             client.running = producer
-            await producer.run(TOPIC, self._plan.partitions, self._plan.records // self._plan.partitions)
+            await producer.run(TOPIC, self._plan.partitions, self._plan.records)
 
         client = Client(self._simulation.node(name), main)
         return client

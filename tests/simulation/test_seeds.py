@@ -16,7 +16,7 @@ def test_no_promise_is_broken(seed: int, brokers: int) -> None:
     story = "\n".join(outcome.story[-60:])
     again = f"python -m tests.simulation {seed} --brokers {brokers}"
     assert outcome.failure is None, f"seed {seed}: {outcome.failure}\n{story}\n{again}"
-    assert outcome.acknowledged >= 1000
+    assert outcome.acknowledged >= 2000
     assert outcome.faults >= 10
 
 
