@@ -22,13 +22,15 @@ def environment(bootstrap: str | None = None) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH")]))} | more
 
 
-def ottla(*arguments: str, stdin: str = "", bootstrap: str | None = None) -> subprocess.CompletedProcess[str]:
+def ottla(
+    *arguments: str, stdin: str = "", bootstrap: str | None = None, limit_s: float = LIMIT_S
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "ottla", *arguments],
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
+        timeout=limit_s,
         check=False,
         env=environment(bootstrap),
     )
