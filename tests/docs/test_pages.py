@@ -11,7 +11,7 @@ from tests.docs.runner import PageRun, blocks, expect
 
 ROOT = Path(__file__).resolve().parents[2]
 # These are prose about the code, and a table of its own test (test_tools.py).
-NOT_RUN = {"ARCHITECTURE.md", "COMPATIBILITY.md", "API.md", "kafka-tools.md"}
+NOT_RUN = {"SIMULATION.md", "ARCHITECTURE.md", "COMPATIBILITY.md", "API.md", "kafka-tools.md"}
 SLOW = {"spark.md"}  # starts Spark, twice
 PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name not in NOT_RUN)
 
