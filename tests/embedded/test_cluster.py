@@ -75,7 +75,7 @@ def test_a_hundred_brokers_one_after_another_leave_nothing_behind(tmp_path: Path
             assert cluster.nodes[0].is_running
         assert not Path(cluster.directory).exists()
     gc.collect()  # a node is full of cycles: what the collector takes is no leak
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads  # fewer, when one of an earlier test has ended meanwhile
     assert len(list(descriptors.iterdir())) <= files + 2
 
 
