@@ -26,8 +26,8 @@ CLIENTS = [
     ("kafka-python", "range"),
     ("kafka-python", "roundrobin"),
     ("kafka-python", "sticky"),
-    # kafka-python 3.0.12 now and then ends with an uneven share here, not yet known whether by its own doing: a question left open.
-    pytest.param("kafka-python", "cooperative-sticky", marks=pytest.mark.skip(reason="unsteady; see the comment")),
+    # Failed on ottla in two runs of this session and passed in others; why was not looked into, and Kafka was not compared. Open.
+    pytest.param("kafka-python", "cooperative-sticky", marks=pytest.mark.skip(reason="fails now and then, cause unknown")),
     pytest.param("java", "range", marks=java),
     pytest.param("java", "roundrobin", marks=java),
     pytest.param("java", "sticky", marks=java),
