@@ -293,3 +293,11 @@ def test_what_comes_after_a_hole_between_segments_is_cut() -> None:
     again = open_log(disk, config)
     assert again.log_end_offset == second - 1
     assert [record.offset for record in records_of(again)] == list(range(first, second - 1))
+
+
+def test_a_hole_that_compaction_left_is_no_hole_even_when_the_topic_is_no_longer_compacted() -> None:
+    disk, log = written()
+    disk.files[log.segments[0].path(".log")].content.clear()  # every key of it was written again later
+    expected = [row for row in values_of(log) if row[0] >= log.segments[1].base_offset]
+    assert values_of(open_log(disk.copy(), CONFIG)) == [], "never compacted: a power cut took it"
+    assert values_of(open_log(disk.copy(), CONFIG, cleaner_offset=log.segments.active.base_offset)) == expected

@@ -110,7 +110,7 @@ class LogDirectory:
             topic_partition = partition_of(name)
             if topic_partition is None or topic_partition.topic == METADATA_TOPIC:
                 continue
-            opened = self.logs[topic_partition] = Log.open(
+            self.logs[topic_partition] = Log.open(
                 self._disk,
                 f"{self.path}/{name}",
                 topic_partition,
@@ -121,10 +121,10 @@ class LogDirectory:
                 recovery_point=recovery_points.get(topic_partition, 0),
                 log_start_offset=start_offsets.get(topic_partition, 0),
                 high_watermark=high_watermarks.get(topic_partition, 0),
+                cleaner_offset=cleaner_offsets.get(topic_partition, -1),
                 open_files=self._open_files,
                 recovery_point_lowered=self.checkpoint_recovery_points,
             )
-            opened.cleaner_offset = cleaner_offsets.get(topic_partition, -1)
         self._loaded = True
         log.info("loaded logs=%d clean=%s path=%s", len(self.logs), clean, self.path)
 

@@ -46,12 +46,15 @@ class Loaded(NamedTuple):
 
 
 class Loader:
-    def __init__(self, disk: Disk, directory: str, config: LogConfig, open_files: OpenFiles, now_ms: int) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, config: LogConfig, open_files: OpenFiles, now_ms: int, *, compacted: bool = False
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._config = config
         self._open_files = open_files
         self._now_ms = now_ms
+        self._compacted = compacted  # now or ever: its offsets may have gaps
         self._unsynced: set[str] = set()
 
     def load(self, *, clean: bool, recovery_point: int, log_start_offset: int) -> Loaded:
@@ -192,7 +195,7 @@ class Loader:
         index, times = OffsetIndex(segment.base_offset), TimeIndex(segment.base_offset)
         segment.transactions.reset()
         largest, end, last_entry, noted = (NO_TIMESTAMP, segment.base_offset), 0, 0, False
-        next_offset: int | None = None if self._config.compact else segment.base_offset
+        next_offset: int | None = None if self._compacted else segment.base_offset
         for (position, header), content in segment.verified_batches():
             if header.max_timestamp > largest[0]:
                 largest = header.max_timestamp, header.last_offset

@@ -103,6 +103,7 @@ class LogState:
         recovery_point: int = 0,
         log_start_offset: int = 0,
         high_watermark: int = 0,
+        cleaner_offset: int = -1,
         open_files: OpenFiles | None = None,
         recovery_point_lowered: Callable[[], None] | None = None,
     ) -> Self:
@@ -112,12 +113,13 @@ class LogState:
         """
         open_files = open_files if open_files is not None else OpenFiles()
         try:
-            loader = Loader(disk, directory, config, open_files, now_ms)
+            loader = Loader(disk, directory, config, open_files, now_ms, compacted=config.compact or cleaner_offset >= 0)
             loaded = loader.load(clean=clean, recovery_point=recovery_point, log_start_offset=log_start_offset)
             log = cls(disk, directory, topic_partition, config, open_files, loaded, now_ms)
             log._adopt_topic_id(topic_id)
         except OSError as error:
             raise storage_error(error, f"opening {directory}") from error
+        log.cleaner_offset = cleaner_offset
         log._recovery_point_lowered = recovery_point_lowered
         log.set_high_watermark(high_watermark)
         return log
