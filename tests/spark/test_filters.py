@@ -24,6 +24,8 @@ from pyspark.sql.datasource import (
 from ottla.model.ids import TopicPartition
 from ottla.spark.filters import narrow
 
+pytestmark = pytest.mark.spark  # so that .ci/run, which has PySpark, runs what ./test leaves out
+
 HOLDS = {
     EqualTo: lambda number, value: number == value,
     GreaterThan: lambda number, value: number > value,

@@ -47,11 +47,6 @@ def test_numbers_and_flags_are_checked_when_they_are_used() -> None:
         options.flag("failOnDataLoss", True)
 
 
-def test_a_table_that_could_never_be_read_is_refused_when_it_is_made() -> None:
-    with pytest.raises(OptionError, match="Use CREATE TEMPORARY VIEW"):
-        parse(SERVERS | {"provider": "ottla", "topic": "a"}, reading=True)
-
-
 def test_durations_are_written_as_spark_writes_them() -> None:
     options = parse(SERVERS | {"subscribe": "a", "maxTriggerDelay": "15m"}, reading=True)
     assert options.duration_s("maxTriggerDelay", 1.0) == 900

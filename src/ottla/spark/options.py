@@ -24,6 +24,7 @@ _NAMES = (
     "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger", "maxTriggerDelay", "includeHeaders", "isolation.level", "group.id", "groupIdPrefix", "pushFilters",
     "exactlyOnce", "checkpointLocation", "path", "queryName", "transactional.id.prefix", "segments", "latestPerKey",
+    "value.format", "value.schema", "value.mode", "value.delimiter", "key.format", "deadLetterTopic",
 )  # fmt: skip
 _TOPICS = ("assign", "subscribe", "subscribePattern", "topic")
 _BY_LOWER = {name.lower(): name for name in _NAMES}
@@ -85,11 +86,6 @@ class Options:
 
 def parse(options: Mapping[str, str], *, reading: bool) -> Options:
     """Raises OptionError."""
-    if any(given.lower() == "provider" for given in options):  # added by CREATE TABLE, and then never given to a reader
-        raise OptionError(
-            "CREATE TABLE cannot be used: Spark 4.3 does not keep the options of a table whose source is written in Python. "
-            "Use CREATE TEMPORARY VIEW … USING ottla OPTIONS (…)"
-        )
     values: dict[str, str] = {}
     client: dict[str, Any] = {}
     for given, text in options.items():

@@ -26,11 +26,16 @@ def ask(options: Options, question: Callable[[Admin], Awaitable[T]]) -> T:
     """One question to the cluster, on a loop of its own: the driver asks seldom."""
 
     async def main() -> T:
-        settings = {key: value for key, value in options.client.items() if key in _ADMIN}
-        async with Admin(bootstrap_servers=options.bootstrap_servers, **settings) as admin:
+        async with Admin(**common_settings(options)) as admin:
             return await question(admin)
 
     return asyncio.run(main())
+
+
+def common_settings(options: Options) -> dict[str, Any]:
+    """What every client takes: where the cluster is, and how to be let in."""
+    given = {key: value for key, value in options.client.items() if key in _ADMIN}
+    return given | {"bootstrap_servers": options.bootstrap_servers}
 
 
 _ADMIN = frozenset(

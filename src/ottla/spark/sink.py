@@ -22,6 +22,7 @@ from ottla.client.admin import Admin
 from ottla.client.producer import Producer
 from ottla.client.transactions import OpenTransaction
 from ottla.model.errors import ApiError, ErrorCode, OttlaError
+from ottla.spark import tables, typed
 from ottla.spark.ledger import Entry, Ledger
 from ottla.spark.options import OptionError, Options
 from ottla.spark.sentences import plainly
@@ -67,6 +68,11 @@ class WrittenOnce(WriterCommitMessage):
 
 def check_schema(schema: StructType, options: Options) -> None:
     """On the driver, before anything is written. Raises OptionError."""
+    if typed.is_typed(options):
+        typed.check_written(schema, options)
+        return
+    if tables.is_table(schema):
+        schema = tables.insertable(schema)
     for field in schema.fields:
         if field.name not in _COLUMNS:
             raise OptionError(f"column {field.name} cannot be written: a topic takes {', '.join(_COLUMNS)}")
@@ -106,8 +112,15 @@ async def send_all(producer: Producer, iterator: Iterator[pa.RecordBatch], defau
 
 
 class _Writing:
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, schema: StructType) -> None:
         self.options = options
+        self.schema = schema
+
+    def records(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What Spark hands over, as columns of records."""
+        if typed.is_typed(self.options):
+            return typed.WrittenRows(self.options, self.schema).records(iterator)
+        return tables.inserted(iterator) if tables.is_table(self.schema) else iterator
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -120,7 +133,7 @@ class _Writing:
 
     async def write_at_least_once(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         async with Producer(**self.producer_settings) as producer:
-            rows = await send_all(producer, iterator, self.options.text("topic"))
+            rows = await send_all(producer, self.records(iterator), self.options.text("topic"))
             await producer.flush()
         return Written(rows)
 
@@ -186,7 +199,7 @@ class ExactlyOnceWriter(_Writing, DataSourceStreamArrowWriter):
         async with producer:
             await producer.init_transactions()
             await producer.begin_transaction()
-            rows = await send_all(producer, iterator, self.options.text("topic"))
+            rows = await send_all(producer, self.records(iterator), self.options.text("topic"))
             return WrittenOnce(rows, query_id, await producer.detach_transaction(), False)
 
     @plainly
@@ -234,5 +247,5 @@ class ExactlyOnceWriter(_Writing, DataSourceStreamArrowWriter):
                         log.warning("not aborted transaction=%s error=%s", each.transaction.transactional_id, error)
 
 
-def stream_writer(options: Options) -> DataSourceStreamArrowWriter:
-    return ExactlyOnceWriter(options) if options.flag("exactlyOnce", False) else StreamWriter(options)
+def stream_writer(options: Options, schema: StructType) -> DataSourceStreamArrowWriter:
+    return ExactlyOnceWriter(options, schema) if options.flag("exactlyOnce", False) else StreamWriter(options, schema)

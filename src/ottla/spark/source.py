@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -23,15 +23,17 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from ottla.model.ids import TopicPartition
-from ottla.spark import planning
+from ottla.spark import dead_letters, planning, tables, typed
 from ottla.spark.filters import Narrowing, narrow
 from ottla.spark.options import EARLIEST, LATEST, OptionError, Options, parse
 from ottla.spark.reading import DataLost, Fetched, OffsetRange
+from ottla.spark.schemas import parse_ddl
 from ottla.spark.sentences import plainly, plainly_each
 
 COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 HEADERS = ", headers array<struct<key: string, value: binary>>"
 MAX_TRIGGER_DELAY_S = 15 * 60.0  # the connector's default for maxTriggerDelay
+R = TypeVar("R", bound="Reading")
 
 
 class RangePartition(InputPartition):
@@ -50,53 +52,72 @@ class OttlaSource(DataSource):
         return "ottla"
 
     @plainly
-    def schema(self) -> str:
-        return COLUMNS + (HEADERS if self._options.flag("includeHeaders", False) else "")
+    def schema(self) -> StructType:
+        """Called when a query is planned that names no schema, and by CREATE TABLE."""
+        if not tables.is_creation(self.options):
+            return self._columns(parse(dict(self.options), reading=True))
+        given = tables.created_with(self.options)
+        return tables.keeping(self._columns(parse(given, reading=True)), given)
 
-    @property
-    def _options(self) -> Options:
-        return parse(dict(self.options), reading=True)
+    def _columns(self, options: Options) -> StructType:
+        if typed.is_typed(options):
+            return typed.schema_of(options)
+        return parse_ddl(COLUMNS + (HEADERS if options.flag("includeHeaders", False) else ""), "columns")
+
+    def _options(self, schema: StructType, reading: bool = True) -> Options:
+        return parse(tables.options_of(self.options, schema), reading=reading)
+
+    def _typed(self, reader: R, schema: StructType) -> R:
+        if typed.is_typed(reader.options):
+            typed.TypedRows(reader.options, schema)  # a schema that does not fit is refused here, not in an executor
+            dead_letters.check(reader.options)
+            reader.typed_schema = schema
+        return reader
 
     @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = self._options
+        options = self._options(schema)
         if options.text("segments") is not None:
             from ottla.spark.segments_reader import SegmentsReader
 
-            return SegmentsReader(options)
+            return self._typed(SegmentsReader(options), schema)
         # Filters would come before the choice of the latest, which is another question; so those two do not meet.
-        is_pushing = options.flag("pushFilters", False) and not options.flag("latestPerKey", False)
-        return PushingReader(options) if is_pushing else BatchReader(options)
+        is_pushing = (
+            options.flag("pushFilters", False) and not options.flag("latestPerKey", False) and not typed.is_typed(options)
+        )
+        return self._typed(PushingReader(options) if is_pushing else BatchReader(options), schema)
 
     @plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        options = self._options
+        options = self._options(schema)
         for name in ("segments", "latestPerKey"):
             if options.text(name) is not None:
                 raise OptionError(f"option {name} is for batch queries: spark.read, not spark.readStream")
-        return StreamReader(options)
+        return self._typed(StreamReader(options), schema)
 
     @plainly
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from ottla.spark.sink import BatchWriter, check_schema
 
-        options = parse(dict(self.options), reading=False)
+        options = self._options(schema, reading=False)
         if overwrite:
             raise OptionError("a topic cannot be overwritten: records are only ever added; use mode append")
         check_schema(schema, options)
-        return BatchWriter(options)
+        return BatchWriter(options, schema)
 
     @plainly
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from ottla.spark.sink import check_schema, stream_writer
 
-        options = parse(dict(self.options), reading=False)
+        options = self._options(schema, reading=False)
         check_schema(schema, options)
-        return stream_writer(options)
+        return stream_writer(options, schema)
 
 
 class Reading:
     """What batch and stream have in common: the settings of an executor's fetches, and turning fetches into Arrow."""
+
+    typed_schema: StructType | None = None  # of a query with value.format
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -117,8 +138,10 @@ class Reading:
 
         if not isinstance(partition, RangePartition):
             return iter(())  # Spark's stand-in when there is nothing to read
-        rows = batches(self.fetches(partition.range), partition.range, self.options.flag("includeHeaders", False))
-        return latest_per_key(rows) if self.options.flag("latestPerKey", False) else rows
+        rows = batches(self.fetches(partition.range), partition.range, typed.wants_headers(self.options))
+        if self.options.flag("latestPerKey", False):
+            rows = latest_per_key(rows)
+        return rows if self.typed_schema is None else typed.TypedRows(self.options, self.typed_schema).rows(rows)
 
     def ranges(self, start: planning.Positions, end: planning.Positions) -> list[InputPartition]:
         ranges = [OffsetRange(key.topic, key.partition, start[key], end[key]) for key in sorted(end) if key in start]
