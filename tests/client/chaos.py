@@ -27,8 +27,10 @@ class Chaos(Network):
         self.connections: set[_Tap] = set()
         self._real = RealNetwork()
 
-    async def listen(self, host: str, port: int, factory: ProtocolFactory, tls: ssl.SSLContext | None = None) -> Listener:
-        return await self._real.listen(host, port, factory, tls)
+    async def listen(
+        self, host: str, port: int, factory: ProtocolFactory, tls: ssl.SSLContext | None = None, *, accepting: bool = True
+    ) -> Listener:
+        return await self._real.listen(host, port, factory, tls, accepting=accepting)
 
     async def connect(self, host: str, port: int, factory: ProtocolFactory, tls: ssl.SSLContext | None = None) -> None:
         await self._real.connect(host, port, lambda: _Tap(self, factory()), tls)

@@ -104,10 +104,14 @@ class SimulatedListener:
         self._port = port
         self.factory = factory
         self.process = process
+        self.accepting = True
 
     @property
     def port(self) -> int:
         return self._port
+
+    async def accept(self) -> None:
+        self.accepting = True
 
     async def close(self) -> None:
         self._network.internet._listeners.pop((self._network.host, self._port), None)
@@ -123,7 +127,7 @@ class SimulatedNetwork:
         internet.hosts.add(host)
 
     async def listen(
-        self, host: str, port: int, factory: ProtocolFactory, tls: ssl.SSLContext | None = None
+        self, host: str, port: int, factory: ProtocolFactory, tls: ssl.SSLContext | None = None, *, accepting: bool = True
     ) -> SimulatedListener:
         assert tls is None, "TLS is not simulated"
         assert self.process is not None
@@ -131,6 +135,7 @@ class SimulatedNetwork:
         if (self.host, port) in self.internet._listeners:
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
         listener = SimulatedListener(self, port, factory, self.process)
+        listener.accepting = accepting
         self.internet._listeners[self.host, port] = listener
         return listener
 
@@ -146,7 +151,7 @@ class SimulatedNetwork:
             await asyncio.sleep(CONNECT_TIMEOUT_SECONDS)
             raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
         listener = internet._listeners.get((target, port))
-        if listener is None or listener.process.dead:
+        if listener is None or listener.process.dead or not listener.accepting:
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         connection = Connection(internet, self.process, (self.host, internet.port()), listener.process, (target, port))
         internet._connections.append(connection)

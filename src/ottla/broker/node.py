@@ -1,7 +1,7 @@
 """A node: wiring, and the questions that handlers ask of it.
 
-Start: take the data folder, open its logs, join the metadata quorum, register as a broker, listen. Stop: the same backwards,
-and the logs are closed so that the next start need not scan them.
+Start: take the data folder, join the metadata quorum, register as a broker, open the logs, let clients in. Stop: the same
+backwards, and the logs are closed so that the next start need not scan them.
 """
 
 from __future__ import annotations
@@ -70,9 +70,10 @@ class Node:
         try:
             await self._listen_for_controllers()
             await self.quorum.start()
-            await self._listen_for_clients()
+            await self._bind_for_clients()
             await self.lifecycle.register()
             self._load(now_ms)
+            await self._accept_clients()
             await self.lifecycle.start()
             self.housekeeping.start()
         except BaseException:
@@ -99,16 +100,23 @@ class Node:
             bound.append(endpoint._replace(port=listener.port))
         self.controller_bound = tuple(bound)
 
-    async def _listen_for_clients(self) -> None:
+    async def _bind_for_clients(self) -> None:
+        """The registration names the ports. Clients stay out until there is something to serve: what a node knows before could
+        only mislead them."""
         bound = []
         for endpoint in self.config.listeners:
-            listener = await self._listen(endpoint, "broker")
+            listener = await self._listen(endpoint, "broker", accepting=False)
             bound.append(endpoint._replace(port=listener.port))
         self.bound = tuple(bound)
 
-    async def _listen(self, endpoint: Endpoint, role: str) -> Listener:
+    async def _accept_clients(self) -> None:
+        """Before the controller lifts the fence: whoever is told of this broker must not be refused."""
+        for listener in self._listeners:
+            await listener.accept()
+
+    async def _listen(self, endpoint: Endpoint, role: str, *, accepting: bool = True) -> Listener:
         factory = self.server.factory(endpoint.name, Dispatcher(self, role))
-        listener = await self.world.network.listen(endpoint.host, endpoint.port, factory)
+        listener = await self.world.network.listen(endpoint.host, endpoint.port, factory, accepting=accepting)
         self._listeners.append(listener)
         return listener
 

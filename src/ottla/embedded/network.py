@@ -111,8 +111,10 @@ class NodeNetwork:
         self._listeners: list[Listener] = []
         self._transports: set[asyncio.Transport] = set()
 
-    async def listen(self, host: str, port: int, factory: ProtocolFactory, tls: ssl.SSLContext | None = None) -> Listener:
-        listener = await self._inner.listen(host, port, lambda: self._watched(factory(), None), tls)
+    async def listen(
+        self, host: str, port: int, factory: ProtocolFactory, tls: ssl.SSLContext | None = None, *, accepting: bool = True
+    ) -> Listener:
+        listener = await self._inner.listen(host, port, lambda: self._watched(factory(), None), tls, accepting=accepting)
         self._switchboard.listening[listener.port] = self._node
         self._listeners.append(listener)
         return listener

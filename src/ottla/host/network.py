@@ -19,13 +19,20 @@ class Listener(Protocol):
     @property
     def port(self) -> int: ...
 
+    async def accept(self) -> None:
+        """Let connections in, if they were kept out so far."""
+
     async def close(self) -> None:
         """Stop accepting; connections already made are their owner's to close."""
 
 
 class Network(Protocol):
-    async def listen(self, host: str, port: int, factory: ProtocolFactory, tls: ssl.SSLContext | None = None) -> Listener:
-        """Port 0 takes any free one. Raises OSError when the address is taken."""
+    async def listen(
+        self, host: str, port: int, factory: ProtocolFactory, tls: ssl.SSLContext | None = None, *, accepting: bool = True
+    ) -> Listener:
+        """Port 0 takes any free one. Raises OSError when the address is taken.
+
+        Without `accepting` the address is taken, and everybody is refused until `Listener.accept`."""
 
     async def connect(self, host: str, port: int, factory: ProtocolFactory, tls: ssl.SSLContext | None = None) -> None:
         """Returns once `connection_made` was called. Raises OSError when nobody answers, NameNotFound when the host has no address."""
@@ -40,14 +47,20 @@ class _RealListener:
     def port(self) -> int:
         return self._port
 
+    async def accept(self) -> None:
+        await self._server.start_serving()
+
     async def close(self) -> None:
         self._server.close()
 
 
 class RealNetwork:
-    async def listen(self, host: str, port: int, factory: ProtocolFactory, tls: ssl.SSLContext | None = None) -> Listener:
+    async def listen(
+        self, host: str, port: int, factory: ProtocolFactory, tls: ssl.SSLContext | None = None, *, accepting: bool = True
+    ) -> Listener:
         loop = asyncio.get_running_loop()
-        return _RealListener(await loop.create_server(factory, host or None, port, ssl=tls, backlog=1024))
+        server = await loop.create_server(factory, host or None, port, ssl=tls, backlog=1024, start_serving=accepting)
+        return _RealListener(server)
 
     async def connect(self, host: str, port: int, factory: ProtocolFactory, tls: ssl.SSLContext | None = None) -> None:
         loop = asyncio.get_running_loop()

@@ -9,9 +9,11 @@ A topic that this request creates is answered for once it exists, where Kafka an
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from ottla.broker.access import cluster_operations, topic_operations
+from ottla.broker.config import Endpoint
 from ottla.broker.dispatch import RequestContext, handles
 from ottla.metadata.image import NO_LEADER, Partition, Topic
 from ottla.model.errors import ErrorCode
@@ -93,7 +95,9 @@ def _answer(topics: list[TopicReply], request: MetadataRequest, context: Request
             if topic.name is not None:  # of an id that is not known nothing can be said
                 topic.topic_authorized_operations = topic_operations(context, topic.name)
     with_cluster = request.include_cluster_authorized_operations and 8 <= context.version <= 10
-    brokers = list(node.endpoints(context.listener, node.image.brokers))
+    # A broker that has just started is fenced for a moment, and so may all be. Who answers is there: an empty list would tell a
+    # client that there is nobody left to ask (librdkafka then asks nobody, ever again).
+    brokers = list(node.endpoints(context.listener, node.image.brokers)) or list(_only_this_one(context))
     response = MetadataResponse(
         brokers=[
             MetadataResponse.MetadataResponseBroker(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=rack)
@@ -106,6 +110,12 @@ def _answer(topics: list[TopicReply], request: MetadataRequest, context: Request
     if with_cluster:
         response.cluster_authorized_operations = cluster_operations(context)
     return response
+
+
+def _only_this_one(context: RequestContext) -> Iterator[tuple[int, Endpoint, str | None]]:
+    for endpoint in context.node.advertised:
+        if endpoint.name == context.listener:
+            yield context.node.node_id, endpoint, context.node.config.rack
 
 
 def some_broker(context: RequestContext, broker_ids: list[int]) -> int:
