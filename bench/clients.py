@@ -69,7 +69,14 @@ def _enqueue(producer: Producer, topic: str, rows: list[dict[str, bytes]], optio
 def consume(bootstrap: str, topic: str, count: int, partitions: int) -> float:
     """Messages a second, from the first message until the last."""
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            # By default librdkafka rests for a second whenever 100,000 messages wait: the rests would be all there is to see.
+            "queued.min.messages": 1_000_000,
+        }
     )
     consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
     seen = len(consumer.consume(1, QUIET_S))

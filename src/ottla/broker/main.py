@@ -13,6 +13,7 @@ from typing import Any
 from ottla.broker.config import ConfigError, NodeConfig, parse_properties
 from ottla.broker.node import Node
 from ottla.host import World
+from ottla.host.attention import Attention
 from ottla.host.clock import RealClock, RealRandomness
 from ottla.host.disk import RealDisk
 from ottla.host.limits import process_id, raise_open_files
@@ -53,6 +54,7 @@ async def serve(properties: Mapping[str, str], ready: Callable[[Node], None]) ->
     # What lives from here on lives until the end: looking at it again and again would only cost pauses.
     gc.collect()
     gc.freeze()
+    node.server.on_answer = Attention().answered
     pid_file = f"{node.config.directory}/{PID_FILE}"
     node.world.disk.replace(pid_file, f"{process_id()}\n".encode(), sync=False)
     ready(node)

@@ -149,6 +149,8 @@ class Connection(asyncio.BufferedProtocol):
     def _send(self, answer: Answer) -> None:
         if answer is not None and self._sender is not None:
             self._sender.send(answer)
+            if self._server.on_answer is not None:
+                self._server.on_answer()
 
     def _resume(self) -> None:
         try:
@@ -172,6 +174,7 @@ class Server:
         self.frame_limit = frame_limit
         self.scratch = bytearray(SCRATCH_SIZE)
         self.connections: dict[Connection, None] = {}  # in order of arrival
+        self.on_answer: Callable[[], None] | None = None  # told of every reply that was sent
 
     def factory(self, listener: str, dispatch: Dispatch) -> Callable[[], Connection]:
         return lambda: Connection(self, listener, dispatch)
