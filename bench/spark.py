@@ -39,6 +39,11 @@ FORMATS = ("kafka", "ottla")
 TOPIC = "bench-spark"
 
 
+def _record_of(column: str) -> tuple[str, str]:
+    """A key and a value of 100 bytes to 1 kB, made of a number."""
+    return f"cast({column} AS string) AS key", f"concat({column}, repeat('x', 90 + cast({column} % 900 AS int))) AS value"
+
+
 class NoConnector(Exception):
     """The connector could not be fetched; the message says why."""
 
@@ -86,9 +91,8 @@ class Bench:
         return name
 
     def rows(self) -> Any:
-        """Records of 100 to 500 bytes, the same ones each time."""
-        frame = self._spark.range(self._records, numPartitions=PARTITIONS)
-        return frame.selectExpr("cast(id AS string) AS key", "concat(id, repeat('x', 100 + cast(id % 400 AS int))) AS value")
+        """Records of 100 bytes to 1 kB, the same ones each time."""
+        return self._spark.range(self._records, numPartitions=PARTITIONS).selectExpr(*_record_of("id"))
 
     def fill(self) -> str:
         topic = self._topic()

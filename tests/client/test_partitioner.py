@@ -88,3 +88,15 @@ def test_sticky_prefers_short_queues():
         chosen[partition] += 1
         sticky.produced("a", partition, 2, True)
     assert chosen == {0: 360, 1: 180, 2: 60}  # 6 : 3 : 1
+
+
+@given(st.lists(st.none() | st.binary(max_size=12) | st.binary(min_size=120, max_size=140)), st.integers(1, 9))
+def test_a_column_of_keys_goes_where_each_would_go(keys, partitions):
+    arrow = pytest.importorskip("pyarrow")
+    from ottla.client.arrow_hashing import partitions_of
+
+    column = arrow.array([b"before", *keys, b"after"], arrow.binary()).slice(1, len(keys))
+    found = partitions_of(column, partitions).tolist()
+    assert [number for key, number in zip(keys, found) if key is not None] == [
+        partition_of(key, partitions) for key in keys if key is not None
+    ]

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from ottla import sync
 from ottla.embedded.cluster import EmbeddedCluster
+from ottla.spark.arrow import PORTION_BYTES
 from ottla.spark.options import OptionError, Options, parse
 from ottla.spark.reading import DataLost
 from ottla.spark.source import BatchReader, OttlaSource, PushingReader, StreamReader
@@ -126,3 +127,53 @@ def test_what_is_for_batches_is_refused_in_a_stream(name: str) -> None:
     source = OttlaSource({"kafka.bootstrap.servers": "localhost:1", "subscribe": "a", name: "true"})
     with pytest.raises(OptionError, match=f"option {name} is for batch queries"):
         source.streamReader(StructType())
+
+
+def test_a_partition_that_appears_in_mid_stream_is_read_from_the_start_of_its_log(broker: EmbeddedCluster) -> None:
+    fill(broker, "grown", 3)
+    reader = StreamReader(options(broker, "grown"))
+    begin = {"grown": {"0": 3}}
+    with sync.Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_partitions("grown", 2)
+    with sync.Producer(bootstrap_servers=broker.bootstrap) as producer:
+        for number in range(10):
+            producer.send("grown", b"%d" % number, partition=1)
+        producer.flush()
+    with sync.Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.delete_records({("grown", 1): 4})
+    end = reader.latestOffset(begin, ReadAllAvailable())
+    assert end == {"grown": {"0": 3, "1": 10}}
+    assert [part.range for part in reader.partitions(begin, end)] == [("grown", 1, 4, 10)]  # type: ignore[attr-defined]
+
+
+def test_records_that_were_packed_well_are_unpacked_bit_by_bit(broker: EmbeddedCluster) -> None:
+    """A fetch of a few kilobytes may hold a hundred megabytes: what is handed on at once stays small."""
+    with sync.Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topic("packed", 1, 1)
+    settings: Any = {"compression_type": "zstd", "batch_size": 1 << 20, "linger_ms": 1000}
+    with sync.Producer(bootstrap_servers=broker.bootstrap, **settings) as producer:
+        for _ in range(120):
+            producer.send("packed", bytes(900_000))
+        producer.flush()
+    reader = BatchReader(options(broker, "packed"))
+    sizes = [batch.nbytes for part in reader.partitions() for batch in reader.read(part)]
+    assert sum(sizes) > 100e6
+    assert max(sizes) < 2 * PORTION_BYTES
+
+
+def test_a_later_transaction_of_a_producer_that_aborted_is_read_in_whatever_portions(
+    broker: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sync.Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topic("aborted", 1, 1)
+    with sync.Producer(bootstrap_servers=broker.bootstrap, transactional_id="aborting", compression_type="gzip") as producer:
+        producer.init_transactions()
+        for number in range(6):
+            producer.begin_transaction()
+            producer.send("aborted", b"%d" % number)
+            producer.flush()
+            (producer.abort_transaction if number % 2 else producer.commit_transaction)()
+    monkeypatch.setattr("ottla.spark.arrow.PORTION_BYTES", 1)
+    found = rows(BatchReader(options(broker, "aborted", **{"isolation.level": "read_committed"})))
+    assert [row["value"] for row in found] == [b"0", b"2", b"4"]
+    assert len(rows(BatchReader(options(broker, "aborted")))) == 6

@@ -122,31 +122,3 @@ def test_exactly_once_over_restarts_and_progress_without_lag(
         offsets = admin.group_offsets("copying")
         ends = admin.latest_offsets([("in", number) for number in range(3)])
     assert {key: each.offset for key, each in offsets.items()} == ends
-
-
-def test_a_decided_batch_is_finished_and_not_written_again(spark: Any, cluster: EmbeddedCluster, tmp_path: pathlib.Path) -> None:
-    """A driver that died between its decision and the end of the transactions: the next life reads the ledger."""
-    from ottla.spark.ledger import Entry, Ledger
-    from ottla.spark.options import parse
-    from ottla.spark.sink import ExactlyOnceWriter, WrittenOnce
-
-    with sync.Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        admin.create_topic("decided", 1, 1)
-    with sync.Producer(bootstrap_servers=cluster.bootstrap, transactional_id="a-task") as producer:
-        producer.init_transactions()
-        producer.begin_transaction()
-        producer.send("decided", b"once")
-        left = producer.detach_transaction()
-    options = parse({"kafka.bootstrap.servers": cluster.bootstrap, "topic": "decided", "exactlyOnce": "true"}, reading=False)
-    writer = ExactlyOnceWriter(options)
-    ledger = Ledger(writer.settings)
-    with sync.Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        sync.run(ledger.prepare(admin._object))
-    sync.run(ledger.write("a-query", 7, Entry(False, (left,))))
-    assert _read(spark, cluster, "decided", **{"kafka.isolation.level": "read_committed"}).count() == 0
-    writer.commit([WrittenOnce(0, "a-query", None, True)], 7)
-    writer.commit([WrittenOnce(0, "a-query", None, True)], 7)
-    assert _read(spark, cluster, "decided", **{"kafka.isolation.level": "read_committed"}).count() == 1
-    found = sync.run(ledger.find("a-query", 7))
-    assert found is not None
-    assert found.is_done

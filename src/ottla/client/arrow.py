@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ottla.client.arrow_hashing import partitions_of
 from ottla.client.errors import SerializationFailed
-from ottla.client.partitioner import partition_of
 from ottla.client.positions import Chunk
 from ottla.client.settings import ProducerSettings
 from ottla.model.ids import TopicPartition
@@ -21,7 +21,7 @@ MIN_ARROW_BATCH = 256 * 1024  # columns pay from a few thousand rows on, so thei
 
 def encode_arrow(
     batch: Any, partitions: int, partition: int | None, sticky: int, now_ms: int, settings: ProducerSettings, codec: int
-) -> Iterator[tuple[int, bytes, int]]:
+) -> Iterator[tuple[int, bytearray, int]]:
     """(partition, encoded batch without a producer, rows) for each batch that the rows make."""
     names = set(batch.schema.names)
     if "value" not in names:
@@ -67,17 +67,23 @@ def _by_partition(
     else:
         yield sticky, batch
         return
-    for number in np.unique(numbers):
-        yield int(number), batch.filter(pa.array(numbers == number))
+    # All rows sorted by partition once, and then slices: what a filter for each partition would read again and again.
+    order = np.argsort(numbers, kind="stable")
+    ends = np.cumsum(np.bincount(numbers, minlength=partitions))
+    rows, start = batch.take(pa.array(order)), 0
+    for number, end in enumerate(ends.tolist()):
+        if end > start:
+            yield number, rows.slice(start, end - start)
+        start = end
 
 
 def _hashes(keys: Any, partitions: int, sticky: int) -> Any:
-    """Each distinct key is hashed once."""
     if isinstance(keys, pa.ChunkedArray):
         keys = keys.combine_chunks()
-    encoded = keys.cast(pa.binary()).dictionary_encode(null_encoding="encode")
-    chosen = [sticky if key is None else partition_of(key, partitions) for key in encoded.dictionary.to_pylist()]
-    return np.array(chosen, np.int32)[np.asarray(encoded.indices)]
+    numbers = partitions_of(keys if keys.type == pa.binary() else keys.cast(pa.binary()), partitions)
+    if keys.null_count:
+        numbers[np.asarray(keys.is_null())] = sticky
+    return numbers
 
 
 def record_batch(key: TopicPartition, chunk: Chunk, from_offset: int, with_headers: bool, check_crc: bool) -> Any:

@@ -7,7 +7,7 @@ the two together.
 from __future__ import annotations
 
 from ottla.client.accumulator import Batch, Row
-from ottla.records.batch import HEADER_SIZE, TRANSACTIONAL_BIT, read_header
+from ottla.records.batch import stamp_producer
 from ottla.records.builder import MAX_RECORD_OVERHEAD, assemble, attributes_of, encode_record, record_size_limit
 from ottla.records.compression import compress
 from ottla.records.varint import NULL, varint
@@ -53,22 +53,13 @@ def encode_rows(rows: list[Row]) -> bytes:
     return b"".join(parts)
 
 
-def encode_batch(batch: Batch, codec: int, level: int | None, transactional: bool) -> bytes:
+def encode_batch(batch: Batch, codec: int, level: int | None, transactional: bool) -> bytes | bytearray:
     """The batch as it goes on the wire, with the producer's identity and sequence of this moment."""
     identity = batch.identity
     if batch.encoded is not None:
-        header = read_header(batch.encoded)
-        return assemble(
-            batch.encoded[HEADER_SIZE:],
-            record_count=header.record_count,
-            last_offset_delta=header.last_offset_delta,
-            base_timestamp=header.base_timestamp,
-            max_timestamp=header.max_timestamp,
-            attributes=header.attributes | (TRANSACTIONAL_BIT if transactional else 0),
-            producer_id=identity.producer_id,
-            producer_epoch=identity.epoch,
-            base_sequence=batch.sequence,
-        )
+        # In place: an earlier attempt is answered or its connection gone, so nobody else looks at these bytes.
+        stamp_producer(batch.encoded, identity.producer_id, identity.epoch, batch.sequence, transactional)
+        return batch.encoded
     rows = batch.rows
     return assemble(
         compress(codec, encode_rows(rows), level),

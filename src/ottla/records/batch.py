@@ -28,6 +28,8 @@ _CRC_POSITION = 17
 _ATTRIBUTES_POSITION = CRC_START
 _MAX_TIMESTAMP_POSITION = 35
 _STAMP = struct.Struct(">qii")
+_PRODUCER = struct.Struct(">qhi")
+_PRODUCER_POSITION = 43
 
 CODEC_MASK = 0x07
 TIMESTAMP_TYPE_BIT = 0x08  # set: LogAppendTime
@@ -160,6 +162,14 @@ def stamp(buffer: bytearray | memoryview, position: int, base_offset: int, leade
     """Give a batch its place in the log. Outside the crc, so nothing else changes."""
     length = _PREFIX.unpack_from(buffer, position)[1]
     _STAMP.pack_into(buffer, position, base_offset, length, leader_epoch)
+
+
+def stamp_producer(buffer: bytearray, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool) -> None:
+    """Make the batch that fills `buffer` one of this producer. The crc is computed anew."""
+    attributes = _ATTRIBUTES.unpack_from(buffer, _ATTRIBUTES_POSITION)[0] & ~TRANSACTIONAL_BIT
+    _ATTRIBUTES.pack_into(buffer, _ATTRIBUTES_POSITION, attributes | (TRANSACTIONAL_BIT if transactional else 0))
+    _PRODUCER.pack_into(buffer, _PRODUCER_POSITION, producer_id, producer_epoch, base_sequence)
+    _CRC.pack_into(buffer, _CRC_POSITION, crc_of(buffer, 0, len(buffer)))
 
 
 def check_produced(header: BatchHeader) -> None:

@@ -89,7 +89,6 @@ def assemble(
     base_sequence: int = NO_SEQUENCE,
 ) -> bytes:
     """A header for `payload` (compressed already, as `attributes` says), with its crc."""
-    length = HEADER_SIZE - LENGTH_PREFIX + len(payload)
     fields = (
         attributes,
         last_offset_delta,
@@ -100,9 +99,15 @@ def assemble(
         base_sequence,
         record_count,
     )
+    return header_for(payload, fields, base_offset, leader_epoch) + payload
+
+
+def header_for(payload: bytes | memoryview, fields: tuple[int, ...], base_offset: int, leader_epoch: int) -> bytes:
+    """`fields` are those of the header that the crc covers, in their order."""
+    length = HEADER_SIZE - LENGTH_PREFIX + len(payload)
     checked = HEADER.pack(0, 0, 0, 0, 0, *fields)[CRC_START:]
     crc = crc32c(payload, crc32c(checked))
-    return HEADER.pack(base_offset, length, leader_epoch, MAGIC, crc, *fields) + payload
+    return HEADER.pack(base_offset, length, leader_epoch, MAGIC, crc, *fields)
 
 
 def attributes_of(

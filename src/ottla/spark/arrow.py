@@ -9,30 +9,53 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.records.batch import headers as batch_headers
-from ottla.records.columns import Columns, decode_columns
+from ottla.records.batch import BatchHeader
+from ottla.records.columns import Columns, decode_batches
+from ottla.records.compression import NONE
+from ottla.records.control import visible_batches
 from ottla.spark.reading import Fetched, OffsetRange
 
 MAX_ROWS = 200_000  # of one batch handed to Spark
+PORTION_BYTES = 16 << 20  # of records, unpacked, that are decoded at once; more only if a single batch unpacks to more
+UNKNOWN_RATIO = float("inf")  # of unpacked to packed bytes, before anything is known
 
 
 def batches(fetches: Iterable[Fetched], wanted: OffsetRange, headers: bool) -> Iterator[pa.RecordBatch]:
     for item in fetches:
-        made = record_batch(item, wanted, headers)
-        for start in range(0, made.num_rows, MAX_ROWS):
-            yield made.slice(start, MAX_ROWS)
+        for made in _portions(item, wanted, headers):
+            for start in range(0, made.num_rows, MAX_ROWS):
+                yield made.slice(start, MAX_ROWS)
 
 
-def record_batch(item: Fetched, wanted: OffsetRange, headers: bool) -> pa.RecordBatch:
-    columns = decode_columns(item.data, from_offset=item.start, aborted=item.aborted, headers=headers)
+def _portions(item: Fetched, wanted: OffsetRange, headers: bool) -> Iterator[pa.RecordBatch]:
+    """A fetch, so much at a time that memory stays bounded however well the records were compressed.
+
+    How well is known only afterwards, so the first compressed batch stands alone and the next ones expect what was seen last.
+    """
+    ratio, portion, packed, expected = UNKNOWN_RATIO, [], 0, 0.0
+    visible = [each for each in visible_batches(item.data, item.aborted) if each[1].last_offset >= item.start]
+    for number, (position, header) in enumerate(visible, 1):
+        portion.append((position, header))
+        packed += header.size
+        expected += header.size * (1.0 if header.codec == NONE else ratio)
+        if expected >= PORTION_BYTES or number == len(visible):
+            made = record_batch(item, portion, wanted, headers)
+            ratio = max(1.0, made.nbytes / packed)
+            portion, packed, expected = [], 0, 0.0
+            if made.num_rows:
+                yield made
+
+
+def record_batch(item: Fetched, visible: list[tuple[int, BatchHeader]], wanted: OffsetRange, headers: bool) -> pa.RecordBatch:
+    columns = decode_batches(item.data, visible, from_offset=item.start, headers=headers)
     offsets = np.asarray(columns.offset)
     count = int(np.searchsorted(offsets, wanted.end))  # offsets rise, so what lies past the end is a tail
-    return _spark_columns(columns, count, wanted, headers, _timestamp_types(item.data, offsets[:count]))
+    return _spark_columns(columns, count, wanted, headers, _timestamp_types(visible, offsets[:count]))
 
 
-def _timestamp_types(data: Any, offsets: Any) -> Any:
+def _timestamp_types(visible: list[tuple[int, BatchHeader]], offsets: Any) -> Any:
     """0 for the producer's time, 1 for the broker's (LogAppendTime). It is the batch that says so, not the record."""
-    found = [(header.base_offset, header.is_log_append_time) for _, header in batch_headers(data)]
+    found = [(header.base_offset, header.is_log_append_time) for _, header in visible]
     if not any(is_append_time for _, is_append_time in found):
         return np.zeros(len(offsets), np.int32)
     batch_of_record = np.searchsorted(np.array([base for base, _ in found], np.int64), offsets, "right") - 1

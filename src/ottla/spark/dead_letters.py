@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ottla.client.producer import Producer
-from ottla.spark import planning
+from ottla.spark import connections, planning
 from ottla.spark.options import OptionError, Options
 
 REASON, TOPIC, PARTITION, OFFSET, TIME = "ottla.reason", "ottla.topic", "ottla.partition", "ottla.offset", "ottla.timestamp"
@@ -34,7 +34,7 @@ def send(options: Options, topic: str, batch: Any, bad: Mapping[int, str]) -> No
 
 
 async def _send(options: Options, topic: str, batch: Any, bad: Mapping[int, str]) -> None:
-    async with Producer(**planning.common_settings(options), acks="all") as producer:
+    async with Producer(**connections.common_settings(options), acks="all") as producer:
         deliveries = []
         for row, reason in sorted(bad.items()):
             found = {

@@ -6,7 +6,6 @@ connector writes them.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import re
@@ -14,7 +13,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from ottla.client.admin import Admin
+from ottla.client.admin.types import TopicDescription
+from ottla.client.errors import PartialFailure
+from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import TopicPartition
+from ottla.spark import connections
 from ottla.spark.options import EARLIEST, LATEST, OptionError, Options, parse_offsets
 from ottla.spark.reading import OffsetRange
 
@@ -23,40 +26,23 @@ Positions = dict[TopicPartition, int]
 
 
 def ask(options: Options, question: Callable[[Admin], Awaitable[T]]) -> T:
-    """One question to the cluster, on a loop of its own: the driver asks seldom."""
+    """One question to the cluster, over the connection of the last one."""
 
     async def main() -> T:
-        async with Admin(**common_settings(options)) as admin:
+        async with connections.using(connections.admin, connections.common_settings(options)) as admin:
             return await question(admin)
 
-    return asyncio.run(main())
-
-
-def common_settings(options: Options) -> dict[str, Any]:
-    """What every client takes: where the cluster is, and how to be let in."""
-    given = {key: value for key, value in options.client.items() if key in _ADMIN}
-    return given | {"bootstrap_servers": options.bootstrap_servers}
-
-
-_ADMIN = frozenset(
-    {
-        "client_id", "request_timeout_ms", "default_api_timeout_ms", "security_protocol", "ssl_cafile", "ssl_certfile", "ssl_keyfile",
-        "ssl_check_hostname", "sasl_mechanism", "sasl_username", "sasl_password", "retry_backoff_ms",
-    }
-)  # fmt: skip
+    return connections.run(main())
 
 
 async def partitions_of(admin: Admin, options: Options) -> list[TopicPartition]:
     """Everything the options name. Raises OptionError for a topic that does not exist."""
-    listed = await admin.list_topics(internal=True)
     if options.pattern is not None:
+        listed = await admin.list_topics(internal=True)
         names = sorted(name for name in listed if re.fullmatch(options.pattern, name))
     else:
         names = list(options.topics) or sorted({topic for topic, _ in options.partitions})
-    missing = [name for name in names if name not in listed]
-    if missing:
-        raise OptionError(f"there is no topic {', '.join(missing)} at {options.bootstrap_servers}")
-    described = await admin.describe_topics(names) if names else {}
+    described = await _described(admin, options, names) if names else {}
     found = [TopicPartition(name, row.partition) for name in names for row in described[name].partitions]
     if options.partitions:
         unknown = [TopicPartition(*key) for key in options.partitions if TopicPartition(*key) not in found]
@@ -64,6 +50,19 @@ async def partitions_of(admin: Admin, options: Options) -> list[TopicPartition]:
             raise OptionError(f"option assign names partitions that do not exist: {', '.join(map(str, unknown))}")
         return [TopicPartition(*key) for key in options.partitions]
     return found
+
+
+async def _described(admin: Admin, options: Options, names: list[str]) -> dict[str, TopicDescription]:
+    try:
+        return await admin.describe_topics(names)
+    except PartialFailure:
+        pass
+    except ApiError as error:
+        if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+    listed = await admin.list_topics(internal=True)
+    missing = [name for name in names if name not in listed]
+    raise OptionError(f"there is no topic {', '.join(missing or names)} at {options.bootstrap_servers}") from None
 
 
 async def resolve(admin: Admin, options: Options, partitions: list[TopicPartition], side: str, default: int) -> Positions:

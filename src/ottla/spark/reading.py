@@ -1,25 +1,25 @@
 """Reading a range of offsets as Arrow batches: what an executor does with one Spark partition.
 
-Two threads: one fetches (asyncio, its time is spent in the kernel), one decodes by columns and hands batches to Spark. At most
-`QUEUED_FETCHES` fetches wait between them, so memory is bounded whatever the topic's size.
+Two threads: the process's loop fetches (its time is spent in the kernel), Spark's thread decodes by columns and hands batches on.
+At most `QUEUED_FETCHES` fetches wait between them, so memory is bounded whatever the topic's size.
 """
 
 from __future__ import annotations
 
 import asyncio
 import queue
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from ottla import sync
 from ottla.client.cluster import Cluster
-from ottla.client.settings import ConsumerSettings, resolve
 from ottla.model.errors import ApiError, ErrorCode, OttlaError
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.records.batch import headers as batch_headers
 from ottla.records.control import AbortedTransaction
+from ottla.spark import connections
 
 FETCH_BYTES = 8 << 20
 FETCH_WAIT_MS = 500
@@ -51,56 +51,42 @@ class Fetched(NamedTuple):
     start: int
 
 
-def fetched(settings: Mapping[str, Any], wanted: OffsetRange, fail_on_data_loss: bool) -> Iterator[Fetched]:
-    """The fetches of a range, one ahead of the reader."""
-    ready: queue.Queue[Any] = queue.Queue(QUEUED_FETCHES)
-    stop = threading.Event()
+def fetched(settings: Mapping[str, Any], wanted: OffsetRange, committed_only: bool, fail_on_data_loss: bool) -> Iterator[Fetched]:
+    """The fetches of a range, ahead of the reader. `settings` are those of any client."""
+    ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    room = asyncio.Semaphore(QUEUED_FETCHES)
 
-    def put(item: Any) -> None:
-        while not stop.is_set():
-            try:
-                ready.put(item, timeout=0.2)
-                return
-            except queue.Full:
-                continue
-
-    def work() -> None:
+    async def work() -> None:
         try:
-            asyncio.run(_fetch_all(settings, wanted, fail_on_data_loss, put, stop))
-            put(_DONE)
+            async with connections.using(connections.cluster, settings) as cluster:
+                async for item in _fetches(cluster, settings, wanted, committed_only, fail_on_data_loss):
+                    await room.acquire()
+                    ready.put(item)
+            ready.put(_DONE)
         except BaseException as error:
-            put(error)
+            ready.put(error)
+            raise
 
-    thread = threading.Thread(target=work, name=f"ottla-fetch-{wanted.topic}-{wanted.partition}", daemon=True)
-    thread.start()
+    loop = sync.background_loop()
+    task = asyncio.run_coroutine_threadsafe(work(), loop)
     try:
         while (item := ready.get()) is not _DONE:
             if isinstance(item, BaseException):
                 raise item
+            loop.call_soon_threadsafe(room.release)
             yield item
     finally:
-        stop.set()
+        task.cancel()
 
 
-async def _fetch_all(settings: Mapping[str, Any], wanted: OffsetRange, fail: bool, put: Any, stop: threading.Event) -> None:
-    cluster = Cluster(resolve(ConsumerSettings, settings))
-    loop = asyncio.get_running_loop()
-    try:
-        await cluster.start()
-        async for item in _fetches(cluster, wanted, settings.get("isolation_level") == "read_committed", fail):
-            if stop.is_set():
-                return
-            await loop.run_in_executor(None, put, item)
-    finally:
-        await cluster.close()
-
-
-async def _fetches(cluster: Cluster, wanted: OffsetRange, committed_only: bool, fail: bool) -> AsyncIterator[Fetched]:
+async def _fetches(
+    cluster: Cluster, settings: Mapping[str, Any], wanted: OffsetRange, committed_only: bool, fail: bool
+) -> AsyncIterator[Fetched]:
     offset, deadline = wanted.start, time.monotonic() + STALLED_S
     while offset < wanted.end:
-        data, aborted = await cluster.persist(partial(_fetch, cluster, wanted, offset, committed_only))
+        data, aborted = await cluster.persist(partial(fetch, cluster, wanted.topic, wanted.partition, offset, committed_only))
         if data is None:
-            offset = await _skip_lost(cluster, wanted, offset, fail)
+            offset = await _skip_lost(settings, wanted, offset, fail)
             continue
         last = None
         for _, header in batch_headers(data):
@@ -117,18 +103,20 @@ async def _fetches(cluster: Cluster, wanted: OffsetRange, committed_only: bool, 
         offset = last.next_offset
 
 
-async def _fetch(cluster: Cluster, wanted: OffsetRange, offset: int, committed_only: bool) -> tuple[Any, Any]:
+async def fetch(
+    cluster: Cluster, topic: str, partition: int, offset: int, committed_only: bool, size: int = FETCH_BYTES
+) -> tuple[Any, tuple[AbortedTransaction, ...]]:
     """One attempt; None for data when the offset is out of range."""
-    leader = await cluster.leader(wanted.topic, wanted.partition)
-    topic_id = (await cluster.topic(wanted.topic)).id
-    row = FetchRequest.FetchTopic.FetchPartition(partition=wanted.partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
+    leader = await cluster.leader(topic, partition)
+    topic_id = (await cluster.topic(topic)).id
+    row = FetchRequest.FetchTopic.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=size)
     request = FetchRequest(
         max_wait_ms=FETCH_WAIT_MS,
         min_bytes=1,
-        max_bytes=FETCH_BYTES,
+        max_bytes=size,
         isolation_level=int(committed_only),
         session_epoch=SESSIONLESS,
-        topics=[FetchRequest.FetchTopic(topic=wanted.topic, topic_id=topic_id, partitions=[row])],
+        topics=[FetchRequest.FetchTopic(topic=topic, topic_id=topic_id, partitions=[row])],
     )
     response = await cluster.ask(leader, request)
     if response.error_code:
@@ -137,21 +125,14 @@ async def _fetch(cluster: Cluster, wanted: OffsetRange, offset: int, committed_o
     if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         return None, ()
     if part.error_code:
-        raise ApiError(ErrorCode(part.error_code), f"{wanted.topic}-{wanted.partition} at offset {offset}")
+        raise ApiError(ErrorCode(part.error_code), f"{topic}-{partition} at offset {offset}")
     aborted = tuple(AbortedTransaction(each.producer_id, each.first_offset) for each in part.aborted_transactions or ())
     return part.records, aborted
 
 
-async def _skip_lost(cluster: Cluster, wanted: OffsetRange, offset: int, fail: bool) -> int:
-    from ottla.client.admin.topics import TopicsAdmin
-
-    class Asker(TopicsAdmin):
-        def __init__(self) -> None:
-            self._cluster = cluster
-            self._started = True
-
-    key = (wanted.topic, wanted.partition)
-    starts = await Asker().earliest_offsets([key])
+async def _skip_lost(settings: Mapping[str, Any], wanted: OffsetRange, offset: int, fail: bool) -> int:
+    async with connections.using(connections.admin, settings) as admin:
+        starts = await admin.earliest_offsets([(wanted.topic, wanted.partition)])
     start = next(iter(starts.values()))
     if fail:
         raise DataLost(

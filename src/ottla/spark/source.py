@@ -122,14 +122,13 @@ class Reading:
     def __init__(self, options: Options) -> None:
         self.options = options
 
-    def settings(self) -> dict[str, Any]:
-        given = dict(self.options.client)
-        return given | {"bootstrap_servers": self.options.bootstrap_servers, "isolation_level": self.options.isolation_level}
-
     def fetches(self, wanted: OffsetRange) -> Iterator[Fetched]:
+        from ottla.spark import connections
         from ottla.spark.reading import fetched
 
-        return fetched(self.settings(), wanted, self.options.flag("failOnDataLoss", True))
+        committed_only = self.options.isolation_level == "read_committed"
+        settings = connections.common_settings(self.options)
+        return fetched(settings, wanted, committed_only, self.options.flag("failOnDataLoss", True))
 
     @plainly_each
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -212,6 +211,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._end_of_available: planning.Positions | None = None
         self._last_batch_s: float | None = None
         self._committed: planning.Positions = {}
+        self._latest_seen: planning.Positions | None = None  # by `latestOffset`, for the report that Spark asks for next
 
     @plainly
     def prepareForTriggerAvailableNow(self) -> None:
@@ -246,8 +246,9 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Called at every trigger. What lies before `start` is done, so it is committed: an idle query shows no lag."""
         begin = planning.from_json(start)
         end = self._end_of_available or planning.ask(self.options, self._latest)
+        self._latest_seen = end
         self._check_not_behind(begin, end)
-        known = {key: begin.get(key, 0) for key in end}
+        known = self._begin(begin, end)
         self._commit(begin)
         if isinstance(limit, ReadMinRows) and self._is_too_few(known, end, limit.min_rows):
             return planning.to_json(begin)
@@ -281,16 +282,26 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     @plainly
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
-        return planning.to_json(planning.ask(self.options, self._latest))
+        """Called after `latestOffset` for the query's progress."""
+        seen, self._latest_seen = self._latest_seen, None
+        return planning.to_json(planning.ask(self.options, self._latest) if seen is None else seen)
 
     @plainly
     def partitions(
         self, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]
     ) -> Sequence[InputPartition]:
-        """Called for every batch; a partition that is new since the last one is read from its beginning."""
-        begin = planning.from_json(start)
+        """Called for every batch."""
         finish = planning.from_json(end)
-        return self.ranges({key: begin.get(key, 0) for key in finish}, finish)
+        return self.ranges(self._begin(planning.from_json(start), finish), finish)
+
+    def _begin(self, begin: planning.Positions, end: planning.Positions) -> planning.Positions:
+        """Where each partition of `end` is read from. One that is new since the last batch: from the start of its log, which is
+        not 0 when records were deleted (retention, or a topic that now matches the pattern). Nobody was promised those."""
+        new = [key for key in end if key not in begin]
+        if not new:
+            return {key: begin[key] for key in end}
+        starts = planning.ask(self.options, lambda admin: admin.earliest_offsets(new))
+        return {key: begin[key] if key in begin else min(starts[key], end[key]) for key in end}
 
     @plainly
     def commit(self, end: Mapping[str, Mapping[str, int]]) -> None:
