@@ -7,7 +7,6 @@ its encoding and that every ticket is answered at most once.
 from __future__ import annotations
 
 import heapq
-from dataclasses import replace
 from typing import Any
 
 from ottla.groups.context import Context, GroupSettings, Topic, Topics
@@ -59,7 +58,7 @@ class World:
             settings=self.settings,
             settings_for=lambda group_id: self.settings,
         )
-        return replace(base, **known)
+        return base._replace(**known)
 
     def send(self, request: Message, version: int | None = None, client_id: str = "client") -> int:
         """Returns the ticket; the reply, if it is there, is in `answers`."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.records.batch import HEADER_SIZE, check_batches, read_header
-from ottla.records.builder import BatchBuilder, build_batch, empty_batch, encode_record, record_size_limit
+from ottla.records.builder import BatchBuilder, build_batch, build_pairs, empty_batch, encode_record, record_size_limit
 from ottla.records.record import Record, decode_batch, decode_batches, decode_records
 from ottla.records.varint import read_varint, varint, varint_size
 
@@ -126,3 +126,16 @@ def test_fetched_batches_start_at_the_offset_asked_for_and_end_before_a_cut() ->
     assert [[record.offset for record in records] for _, records in fetched] == [[4, 5]]
     with pytest.raises(ApiError):
         list(decode_batches(first[:-1] + b"!" + second))
+
+
+PAIRS = st.lists(st.tuples(st.binary(max_size=200), st.none() | st.binary(max_size=200)), min_size=1, max_size=70)
+
+
+@given(PAIRS, st.integers(0, 2**50), st.none() | st.tuples(st.integers(0, 2**40), st.integers(0, 100)))
+def test_pairs_become_the_batch_that_records_of_one_moment_become(
+    pairs: list[tuple[bytes, bytes | None]], timestamp: int, producer: tuple[int, int] | None
+) -> None:
+    producer_id, epoch = producer or (-1, -1)
+    records = [Record(offset, timestamp, key, value) for offset, (key, value) in enumerate(pairs)]
+    expected = build_batch(records, producer_id=producer_id, producer_epoch=epoch, transactional=producer is not None)
+    assert build_pairs(pairs, timestamp, producer_id=producer_id, producer_epoch=epoch) == expected

@@ -29,9 +29,9 @@ from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ApiError, ErrorCode, ProtocolError
 from ottla.model.machine import Decision, Reply, Ticket
 from ottla.records.batch import NO_PRODUCER_ID, headers
-from ottla.records.builder import build_batch
+from ottla.records.builder import build_pairs
 from ottla.records.control import read_end_transaction
-from ottla.records.record import Record, decode_batches
+from ottla.records.record import decode_batches
 from ottla.storage.log import VerificationGuard
 from ottla.storage.types import Origin
 
@@ -296,13 +296,8 @@ class Coordinator:
         self.replica.leader.check_append(ACKS_ALL)
         now_ms = self._now_ms()
         producer_id, producer_epoch = self.kind.producer_of(decision.records[0])
-        batch = build_batch(
-            [Record(index, now_ms, *self.kind.encode(record)) for index, record in enumerate(decision.records)],
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            transactional=producer_id != NO_PRODUCER_ID,
-        )
-        buffer = bytearray(batch)
+        pairs = [self.kind.encode(record) for record in decision.records]
+        buffer = bytearray(build_pairs(pairs, now_ms, producer_id=producer_id, producer_epoch=producer_epoch))
         return self.replica.append(
             buffer, list(headers(buffer)), now_ms, origin=Origin.COORDINATOR, guard=guard, transaction_version=transaction_version
         ).first_offset

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
 from ottla.model.machine import Ticket
 
@@ -61,8 +62,7 @@ def default_settings(group_id: str) -> GroupSettings:
     return DEFAULT_SETTINGS
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(NamedTuple):
     """Given with every request and every time-out.
 
     `new_member_id` is sixteen random bytes, drawn by the shell, from which a new member's id is made when one is needed.

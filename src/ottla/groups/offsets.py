@@ -155,36 +155,35 @@ def commit(
 ) -> None:
     """Answer partition by partition. The group has agreed to the sender; `check` may still refuse the whole request."""
     transactional = isinstance(request, TxnOffsetCommitRequest)
-    limit = context.settings.offset_metadata_max_bytes
+    now_ms, limit = context.now_ms, context.settings.offset_metadata_max_bytes
     retention_ms = -1 if transactional else request.retention_time_ms  # type: ignore[union-attr]
-    expire_timestamp_ms = -1 if retention_ms < 0 else context.now_ms + retention_ms
+    expire_timestamp_ms = -1 if retention_ms < 0 else now_ms + retention_ms
+    by_id = not transactional and context.version >= FIRST_COMMIT_VERSION_WITH_TOPIC_IDS
+    unknown_topic = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    # The version that keeps a time to live has no room for the id.
+    has_id = not transactional and expire_timestamp_ms < 0
+    producer = (request.producer_id, request.producer_epoch) if isinstance(request, TxnOffsetCommitRequest) else ()
 
     def decide(position: int, partition: _CommitPartition) -> ErrorCode:
-        topic = topics.get(position)
+        topic, index = topics.get(position), partition.partition_index
         if topic is None:
-            by_id = not transactional and context.version >= FIRST_COMMIT_VERSION_WITH_TOPIC_IDS
-            return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if not 0 <= partition.partition_index < topic.partition_count:
+            return unknown_topic
+        if not 0 <= index < topic.partition_count:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         metadata = partition.committed_metadata or ""
         if len(metadata) > limit:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         if check is not None:
-            check(topic.name, topic.topic_id, partition.partition_index)
+            check(topic.name, topic.topic_id, index)
         value = OffsetCommitValue(
             offset=partition.committed_offset,
             leader_epoch=partition.committed_leader_epoch,
             metadata=metadata,
-            commit_timestamp=context.now_ms,
+            commit_timestamp=now_ms,
             expire_timestamp=expire_timestamp_ms,
-            # The version that keeps a time to live has no room for the id.
-            topic_id=ZERO_UUID if transactional or expire_timestamp_ms >= 0 else topic.topic_id,
+            topic_id=topic.topic_id if has_id else ZERO_UUID,
         )
-        key = OffsetCommitKey(group=request.group_id, topic=topic.name, partition=partition.partition_index)
-        if isinstance(request, TxnOffsetCommitRequest):
-            draft.records.append(GroupRecord(key, value, request.producer_id, request.producer_epoch))
-        else:
-            draft.records.append(GroupRecord(key, value))
+        draft.records.append(GroupRecord(OffsetCommitKey(request.group_id, topic.name, index), value, *producer))
         return ErrorCode.NONE
 
     draft.reply(context.ticket, commit_reply(request, decide))

@@ -17,6 +17,7 @@ from ottla.protocol.messages import group_records as stored
 from ottla.protocol.primitives import uvarint
 from ottla.protocol.schema import Message
 
+KNOWN_OFFSETS = 10_000  # whose key is remembered as bytes: the next commit will be for the same partition
 KNOWN_GROUPS = 10_000  # whose partition is remembered: every request of a group asks for it
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
@@ -66,14 +67,21 @@ def encode(record: GroupRecord) -> tuple[bytes, bytes | None]:
 
 
 def _encode_offset(key: stored.OffsetCommitKey, value: stored.OffsetCommitValue) -> tuple[bytes, bytes]:
-    """By hand, in a quarter of the time: of all records this is the one that is written thousands of times a second."""
-    group, topic, metadata = key.group.encode(), key.topic.encode(), value.metadata.encode()
+    """By hand, in a fifth of the time: of all records this is the one that is written thousands of times a second."""
     tags = b"\x00" if value.topic_id == ZERO_UUID else b"\x01\x00\x10" + value.topic_id
     head = _OFFSET_HEAD.pack(_OFFSET_VERSION, value.offset, value.leader_epoch)
+    metadata = value.metadata.encode()
     return (
-        b"".join((_OFFSET_KEY.pack(1, len(group)), group, _TYPE.pack(len(topic)), topic, _PARTITION.pack(key.partition))),
+        _offset_key(key.group, key.topic, key.partition),
         b"".join((head, uvarint(len(metadata) + 1), metadata, _TIMESTAMP.pack(value.commit_timestamp), tags)),
     )
+
+
+@lru_cache(maxsize=KNOWN_OFFSETS)
+def _offset_key(group: str, topic: str, partition: int) -> bytes:
+    group_bytes, topic_bytes = group.encode(), topic.encode()
+    parts = (_OFFSET_KEY.pack(1, len(group_bytes)), group_bytes, _TYPE.pack(len(topic_bytes)), topic_bytes)
+    return b"".join((*parts, _PARTITION.pack(partition)))
 
 
 def decode(

@@ -233,6 +233,34 @@ def build_batch(
     )
 
 
+def build_pairs(
+    pairs: Sequence[tuple[bytes, bytes | None]],
+    timestamp: int,
+    *,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+) -> bytes:
+    """What `build_batch` makes of plain keys and values at one moment, in half the time: a coordinator writes nothing else.
+
+    With a producer they belong to its transaction.
+    """
+    parts: list[bytes] = []
+    for delta, (key, value) in enumerate(pairs):
+        head = b"\x00\x00" + varint(delta) + varint(len(key)) + key
+        body = head + NULL + b"\x00" if value is None else head + varint(len(value)) + value + b"\x00"
+        parts += (varint(len(body)), body)
+    return assemble(
+        b"".join(parts),
+        record_count=len(pairs),
+        last_offset_delta=len(pairs) - 1,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        attributes=NONE if producer_id == NO_PRODUCER_ID else TRANSACTIONAL_BIT,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+    )
+
+
 def empty_batch(header: BatchHeader) -> bytes:
     """What compaction leaves of a batch whose records are all gone but whose producer's sequence must be remembered."""
     return assemble(
