@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -107,6 +108,8 @@ class Copy:
         while len(copies) < count and time.monotonic() < deadline:
             self.live()
             copies += self._read(consumer)
+        if len(copies) < count and self.process is not None:
+            self.process.send_signal(signal.SIGUSR1)  # its log shall tell where it stands
         # Nothing may come after the last one: what was copied twice would show up here.
         copies += self._read(consumer)
         consumer.close()
@@ -121,7 +124,8 @@ class Copy:
 
     def judge(self, copies: list[str], count: int) -> None:
         originals = [int(value.split(":")[1]) for value in copies]
-        assert sorted(originals) == list(range(count)), "every input exactly once"
+        said = (self.folder / "copier.log").read_text(errors="replace")[-3000:]
+        assert sorted(originals) == list(range(count)), f"every input exactly once; the copier said: {said}"
         for partition in range(PARTITIONS):
             in_order = [number for number in originals if number % PARTITIONS == partition]
             assert in_order == sorted(in_order), "in the order of the input"
