@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from bench import clients
 from bench import groups as group_clients
+from bench import transactions as transactional_clients
 from bench.systems import System, running
 
 PARTITIONS = 4
@@ -36,9 +37,10 @@ class Sizes:
     idle_s: float = 5.0
     members: int = 50
     idle_groups: int = 1_000
+    transactions: int = 1_000
 
 
-SMOKE = Sizes(50_000, 20_000, 20_000, 500, 20_000, 200, 20_000_000, 1.0, members=5, idle_groups=50)
+SMOKE = Sizes(50_000, 20_000, 20_000, 500, 20_000, 200, 20_000_000, 1.0, members=5, idle_groups=50, transactions=50)
 
 # Name of a figure → unit, and the ratio to Kafka that is wanted: at least (positive) or at most (negative).
 FIGURES: dict[str, tuple[str, float | None]] = {
@@ -62,6 +64,8 @@ FIGURES: dict[str, tuple[str, float | None]] = {
     "offset commits, one after the other": ("commits/s", 1.5),
     "50 members: until the group is stable": ("s", -1.0),
     "1,000 idle groups: processor": ("% of a core", None),
+    "transactions of one record, by librdkafka": ("a second", 1.5),
+    "transactions of one record, bare requests": ("a second", 1.5),
 }
 COMPACTION_LIMIT = 2.0  # the produce p99 while 1 GB is compacted, in quiet p99s; asked of ottla itself, not beside Kafka
 
@@ -179,12 +183,22 @@ def groups(name: str, folder: Path, sizes: Sizes) -> Figures:
         }
 
 
+def transactions(name: str, folder: Path, sizes: Sizes) -> Figures:
+    """Transactions of one record on one fresh node."""
+    with running(name, folder) as system:
+        return {
+            "transactions of one record, by librdkafka": transactional_clients.by_librdkafka(system, sizes.transactions),
+            "transactions of one record, bare requests": transactional_clients.by_bare_requests(system, sizes.transactions),
+        }
+
+
 TURNS: dict[str, Callable[[str, Path, Sizes], Figures]] = {
     "load": load,
     "tools": tools,
     "partitions": many_partitions,
     "compaction": compaction,
     "groups": groups,
+    "transactions": transactions,
 }
 
 
