@@ -391,18 +391,6 @@ def test_fetching_offsets_checks_the_member_epoch():
 # The two protocols meet --------------------------------------------------------------------------------------------------
 
 
-def test_a_member_of_the_other_protocol_is_refused_while_anybody_is_there():
-    world = World(topic("t", 1))
-    world.stable_group(1)
-    reply = Consumer(world, "a", ["t"]).heartbeat()
-    assert reply.error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    assert reply.error_message == "Cannot upgrade classic group g to consumer group because online upgrade is disabled."
-    other = World(topic("t", 1))
-    settle(other, Consumer(other, "a", ["t"]))
-    assert other.answers[other.join()].error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert other.heartbeat("a", 1) == ErrorCode.UNKNOWN_MEMBER_ID
-
-
 def test_an_empty_group_changes_its_protocol_and_keeps_its_offsets():
     world = World(topic("t", 1))
     assert commit(world, "", -1) == ErrorCode.NONE

@@ -86,7 +86,7 @@ class World:
         for timer in decision.timers:
             if timer.delay_ms is None:
                 self.deadlines.pop(timer.key, None)
-            else:
+            elif not (timer.if_absent and timer.key in self.deadlines):
                 self._serial += 1
                 self.deadlines[timer.key] = self.now_ms + timer.delay_ms
                 heapq.heappush(self._heap, (self.now_ms + timer.delay_ms, self._serial, timer.key))

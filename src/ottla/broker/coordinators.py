@@ -147,7 +147,9 @@ class Timers:
         self._deadlines: dict[Any, float] = {}
         self._armed: dict[Any, tuple[float, asyncio.TimerHandle]] = {}
 
-    def set(self, key: Any, delay_ms: int | None) -> None:
+    def set(self, key: Any, delay_ms: int | None, if_absent: bool = False) -> None:
+        if if_absent and key in self._deadlines:
+            return
         armed = self._armed.get(key)
         if delay_ms is None:
             self._deadlines.pop(key, None)
@@ -288,7 +290,7 @@ class Coordinator:
         for change in decision.changes:
             self.kind.apply_change(self.shard, change)
         for timer in decision.timers:
-            self._timers.set(timer.key, timer.delay_ms)
+            self._timers.set(timer.key, timer.delay_ms, timer.if_absent)
 
     def _append(self, decision: Decision[Any, Any], guard: VerificationGuard | None, transaction_version: int) -> int:
         if self.replica.leader is None or self.replica.leader_epoch != self.epoch:

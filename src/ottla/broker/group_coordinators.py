@@ -224,6 +224,7 @@ def _settings(values: Any) -> GroupSettings:
         group_initial_rebalance_delay_ms=values["group.initial.rebalance.delay.ms"],
         group_max_size=values["group.max.size"],
         consumer_group_max_size=values["group.consumer.max.size"],
+        consumer_migration_policy=values["group.consumer.migration.policy"].lower(),
         consumer_assignors=tuple(values["group.consumer.assignors"]),
         consumer_session_timeout_ms=values["group.consumer.session.timeout.ms"],
         consumer_heartbeat_interval_ms=values["group.consumer.heartbeat.interval.ms"],

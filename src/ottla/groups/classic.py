@@ -280,9 +280,12 @@ class ClassicGroup:
     def begin_generation(self, now_ms: int) -> None:
         self.generation += 1
         self.pending_sync = frozenset()
+        self.choose_protocol()
+        self.move_to(State.COMPLETING_REBALANCE if self.members else State.EMPTY, now_ms)
+
+    def choose_protocol(self) -> None:
         self.protocol_name = self.select_protocol() if self.members else None
         self.subscribed_topics = self._parse_subscriptions()
-        self.move_to(State.COMPLETING_REBALANCE if self.members else State.EMPTY, now_ms)
 
     def _count(self, member: Member | None, step: int) -> None:
         for name, _ in member.protocols if member is not None else ():

@@ -46,6 +46,14 @@ class MemberState(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ClassicSide:
+    """What is known of a member that speaks the classic protocol while its group is one of the consumer protocol."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]  # in its order of preference, each with its metadata
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
     member_id: str
     instance_id: str | None = None
@@ -56,11 +64,17 @@ class Member:
     topic_regex: str | None = ""
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
+    classic: ClassicSide | None = None
     epoch: int = 0
     previous_epoch: int = -1
     state: MemberState = MemberState.STABLE
     assigned: OwnedPartitions = field(default_factory=dict)
     revoking: OwnedPartitions = field(default_factory=dict)
+
+    @property
+    def stale_code(self) -> ErrorCode:
+        """How an epoch that is not its own is called in its protocol."""
+        return ErrorCode.STALE_MEMBER_EPOCH if self.classic is None else ErrorCode.ILLEGAL_GENERATION
 
     def has_reached(self, assignment_epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == assignment_epoch
@@ -150,6 +164,17 @@ class ConsumerGroup:
                 votes[member.server_assignor] = votes.get(member.server_assignor, 0) + 1
         return max(votes, key=votes.__getitem__) if votes else None
 
+    def classic_members(self) -> list[Member]:
+        return [member for member in self.members.values() if member.classic is not None]
+
+    def waits_for_others(self, member: Member) -> bool:
+        """Whether something that is meant for the member is still held by another."""
+        for topic_id, partitions in self.target.get(member.member_id, {}).items():
+            held, owners = member.assigned.get(topic_id, {}), self.owners.get(topic_id, {})
+            if any(partition in owners for partition in partitions - held.keys()):
+                return True
+        return False
+
     def expiry_base_ms(self, commit_timestamp_ms: int) -> int | None:
         return commit_timestamp_ms
 
@@ -169,7 +194,7 @@ class ConsumerGroup:
         if transactional and generation == -1 and not member_id and group_instance_id is None:
             return None  # a producer that does not say which consumer it works for
         member = self.member(member_id)
-        if not transactional and version < FIRST_COMMIT_VERSION_WITH_MEMBER_EPOCH:
+        if not transactional and member.classic is None and version < FIRST_COMMIT_VERSION_WITH_MEMBER_EPOCH:
             raise ApiError(
                 ErrorCode.UNSUPPORTED_VERSION,
                 "OffsetCommit version 9 or above must be used by members using the consumer group protocol",
@@ -177,10 +202,8 @@ class ConsumerGroup:
         if generation == member.epoch:
             return None
         if generation > member.epoch:
-            raise ApiError(
-                ErrorCode.STALE_MEMBER_EPOCH,
-                f"Received member epoch {generation} is newer than current member epoch {member.epoch}.",
-            )
+            message = f"Received member epoch {generation} is newer than current member epoch {member.epoch}."
+            raise ApiError(member.stale_code, message)
 
         def check(topic: str, topic_id: bytes, partition: int) -> None:
             """An older epoch will do for a partition that has been the member's ever since."""
@@ -189,10 +212,10 @@ class ConsumerGroup:
                 given = member.revoking.get(topic_id, {}).get(partition)
             if given is None:
                 message = f"Partition {topic}-{partition} is not assigned or pending revocation for member."
-                raise ApiError(ErrorCode.STALE_MEMBER_EPOCH, message)
+                raise ApiError(member.stale_code, message)
             if generation < given:
                 message = f"Received member epoch {generation} is older than assignment epoch {given} for partition {topic}-{partition}."
-                raise ApiError(ErrorCode.STALE_MEMBER_EPOCH, message)
+                raise ApiError(member.stale_code, message)
 
         return check
 
@@ -202,7 +225,7 @@ class ConsumerGroup:
         member = self.member(member_id or "")
         if member_epoch != member.epoch:
             message = f"The received member epoch {member_epoch} does not match the expected member epoch {member.epoch}."
-            raise ApiError(ErrorCode.STALE_MEMBER_EPOCH, message)
+            raise ApiError(member.stale_code, message)
 
     def check_offset_delete(self) -> None:
         """Subscriptions protect the offsets in use, topic by topic."""
@@ -254,6 +277,7 @@ class ConsumerGroup:
             topic_regex=value.subscribed_topic_regex,
             rebalance_timeout_ms=value.rebalance_timeout_ms,
             server_assignor=value.server_assignor,
+            classic=_classic_side(value.classic_member_metadata),
         )
         if value.instance_id is not None:
             self.static_members[value.instance_id] = key.member_id
@@ -357,9 +381,25 @@ def member_record(group_id: str, member: Member) -> GroupRecord:
         subscribed_topic_regex=member.topic_regex,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         server_assignor=member.server_assignor,
-        classic_member_metadata=None,
+        classic_member_metadata=_classic_metadata(member.classic),
     )
     return GroupRecord(stored.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id), value)
+
+
+_Classic = stored.ConsumerGroupMemberMetadataValue.ClassicMemberMetadata
+
+
+def _classic_side(value: _Classic | None) -> ClassicSide | None:
+    if value is None:
+        return None
+    return ClassicSide(value.session_timeout_ms, tuple((row.name, row.metadata) for row in value.supported_protocols))
+
+
+def _classic_metadata(side: ClassicSide | None) -> _Classic | None:
+    if side is None:
+        return None
+    rows = [_Classic.ClassicProtocol(name=name, metadata=metadata) for name, metadata in side.protocols]
+    return _Classic(session_timeout_ms=side.session_timeout_ms, supported_protocols=rows)
 
 
 def target_record(group_id: str, member_id: str, assignment: Assignment) -> GroupRecord:

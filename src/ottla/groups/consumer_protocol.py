@@ -11,8 +11,8 @@ heartbeat. They are resolved again when any topic changes.
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from hashlib import blake2b
 
 from ottla.groups.assignors import ASSIGNORS
 from ottla.groups.assignors.spec import GroupSpec, MemberSpec
@@ -35,33 +35,17 @@ from ottla.groups.consumer import (
 )
 from ottla.groups.context import Context, Topics
 from ottla.groups.draft import Draft, MemberRevocation, MemberSession, TopicsSeen
+from ottla.groups.migration import downgrade, may_downgrade
 from ottla.groups.reconcile import Goal, Reported, reconcile
 from ottla.groups.records import GroupRecord
 from ottla.groups.regex import compile_regex, matching
+from ottla.groups.working import Working, cancel_timers, metadata_hash
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import uuid_text
 from ottla.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, TopicPartitions
 from ottla.protocol.messages.group_records import ConsumerGroupPartitionMetadataKey
 
 FIRST_VERSION_WITH_CLIENT_MEMBER_ID = 1  # KIP-1082
-
-
-class Working:
-    """A group under a decision: reading goes to the shard's own value until the first record makes it a copy."""
-
-    __slots__ = ("_copied", "draft", "group")
-
-    def __init__(self, group: ConsumerGroup, draft: Draft) -> None:
-        self.group = group
-        self.draft = draft
-        self._copied = False
-
-    def emit(self, record: GroupRecord) -> None:
-        if not self._copied:
-            self.group = self.group.copy()
-            self._copied = True
-        self.group.apply(record.key, record.value)
-        self.draft.records.append(record)
 
 
 def check_request(request: ConsumerGroupHeartbeatRequest, context: Context) -> None:
@@ -99,20 +83,17 @@ def _refuse(wrong: bool, message: str) -> None:
 # The heartbeat ---------------------------------------------------------------------------------------------------------
 
 
-def heartbeat(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, context: Context, draft: Draft) -> None:
-    working = Working(group, draft)
-    limit = context.settings.consumer_group_max_size
-    if len(group.members) >= limit and request.member_id not in group.members:
-        message = f"The consumer group has reached its maximum capacity of {limit} members."
-        raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
+def heartbeat(working: Working, request: ConsumerGroupHeartbeatRequest, context: Context) -> None:
+    draft, group_id = working.draft, working.group.group_id
+    check_room(working.group, request.member_id, context)
     reported = None if request.topic_partitions is None else {t.topic_id: t.partitions for t in request.topic_partitions}
     before = _identify(working, request, reported, context)
     subscription_changed = _update_member(working, before, request, context)
-    _update_epoch(working, subscription_changed, context)
-    _update_target(working, context)
-    after = _reconcile(working, before.member_id, subscription_changed, reported, context)
-    settings = context.settings_for(group.group_id)
-    draft.timers[MemberSession(group.group_id, after.member_id)] = settings.consumer_session_timeout_ms
+    update_epoch(working, subscription_changed, context)
+    update_target(working, context)
+    after = bring_nearer(working, before.member_id, subscription_changed, reported, context)
+    settings = context.settings_for(group_id)
+    draft.timers[MemberSession(group_id, after.member_id)] = settings.consumer_session_timeout_ms
     reply = ConsumerGroupHeartbeatResponse(
         member_id=after.member_id, member_epoch=after.epoch, heartbeat_interval_ms=settings.consumer_heartbeat_interval_ms
     )
@@ -126,6 +107,13 @@ def heartbeat(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, cont
             ]
         )
     draft.reply(context.ticket, reply)
+
+
+def check_room(group: ConsumerGroup, member_id: str, context: Context) -> None:
+    limit = context.settings.consumer_group_max_size
+    if len(group.members) >= limit and member_id not in group.members:
+        message = f"The consumer group has reached its maximum capacity of {limit} members."
+        raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
 
 
 def _plain(member: Member) -> dict[bytes, set[int]]:
@@ -145,22 +133,22 @@ def _identify(working: Working, request: ConsumerGroupHeartbeatRequest, reported
         return member
     existing_id = group.static_members.get(request.instance_id)
     if not joining:
-        member = _static_member(group, request.instance_id, member_id)
+        member = static_member(group, request.instance_id, member_id)
         _check_epoch(member, request.member_epoch, reported)
         return member
     if existing_id is None:
         return group.members.get(member_id, Member(member_id))
     existing = group.members[existing_id]
-    if existing.epoch != STATIC_LEAVE_EPOCH:
+    if existing.classic is None and existing.epoch != STATIC_LEAVE_EPOCH:
         message = (
             f"Static member {member_id} with instance id {request.instance_id} cannot join the group "
             f"because the instance id is owned by {existing_id} member."
         )
         raise ApiError(ErrorCode.UNRELEASED_INSTANCE_ID, message)
-    return _take_over(working, existing, member_id)
+    return take_over(working, existing, member_id)
 
 
-def _static_member(group: ConsumerGroup, instance_id: str, member_id: str) -> Member:
+def static_member(group: ConsumerGroup, instance_id: str, member_id: str) -> Member:
     existing_id = group.static_members.get(instance_id)
     if existing_id is None:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
@@ -170,8 +158,8 @@ def _static_member(group: ConsumerGroup, instance_id: str, member_id: str) -> Me
     return group.members[existing_id]
 
 
-def _take_over(working: Working, old: Member, member_id: str) -> Member:
-    """A static member came back within its session: the new one inherits subscription, target and partitions."""
+def take_over(working: Working, old: Member, member_id: str) -> Member:
+    """A static member came back within its session, or with the other protocol: the new one inherits subscription, target and partitions."""
     group_id = working.group.group_id
     target = working.group.target.get(old.member_id, {})
     new = replace(old, member_id=member_id, epoch=0, previous_epoch=0)
@@ -181,7 +169,7 @@ def _take_over(working: Working, old: Member, member_id: str) -> Member:
     working.emit(target_record(group_id, member_id, target))
     working.emit(current_record(group_id, new))
     if old.member_id != member_id:
-        _cancel_timers(working.draft, group_id, old.member_id)
+        cancel_timers(working.draft, group_id, old.member_id)
     return new
 
 
@@ -210,7 +198,8 @@ def _is_subset(reported: Reported, member: Member) -> bool:
 
 def _update_member(working: Working, before: Member, request: ConsumerGroupHeartbeatRequest, context: Context) -> bool:
     """Record what the heartbeat says about the member; True when its subscription changed."""
-    if _says_nothing_new(before, request, context) and before.member_id in working.group.members:
+    is_known = before.member_id in working.group.members and before.classic is None
+    if is_known and _says_nothing_new(before, request, context):
         return False
     names = request.subscribed_topic_names
     updated = replace(
@@ -223,6 +212,7 @@ def _update_member(working: Working, before: Member, request: ConsumerGroupHeart
         topic_regex=before.topic_regex if request.subscribed_topic_regex is None else request.subscribed_topic_regex,
         client_id=context.client_id,
         client_host=context.client_host,
+        classic=None,
     )
     if updated.topic_regex and updated.topic_regex != before.topic_regex:
         compile_regex(updated.topic_regex)  # raises INVALID_REGULAR_EXPRESSION, before anything is written
@@ -266,7 +256,7 @@ def _update_regexes(working: Working, topics_changed: bool, context: Context) ->
 # Step 3: has anything changed for the group? ---------------------------------------------------------------------------
 
 
-def _update_epoch(working: Working, subscription_changed: bool, context: Context) -> None:
+def update_epoch(working: Working, subscription_changed: bool, context: Context) -> None:
     group = working.group
     topics_changed = group.topics_seen != context.topics.version
     if not subscription_changed and not topics_changed:
@@ -282,22 +272,10 @@ def _update_epoch(working: Working, subscription_changed: bool, context: Context
         working.draft.changes.append(TopicsSeen(group.group_id, context.topics.version))
 
 
-def metadata_hash(names: frozenset[str], topics: Topics) -> int:
-    """A number that changes with what an assignor would see of these topics. Only ever compared with itself."""
-    known = [topics.by_name[name] for name in sorted(names) if name in topics.by_name]
-    if not known:
-        return 0
-    digest = blake2b(digest_size=8)
-    for topic in known:
-        racks = [sorted(of_partition) for of_partition in topic.racks]
-        digest.update(repr((topic.name, topic.topic_id, topic.partition_count, racks)).encode())
-    return int.from_bytes(digest.digest(), "big", signed=True)
-
-
 # Step 4: what should everybody have? -----------------------------------------------------------------------------------
 
 
-def _update_target(working: Working, context: Context) -> None:
+def update_target(working: Working, context: Context) -> None:
     group = working.group
     if group.assignment_epoch >= group.epoch:
         return
@@ -334,7 +312,7 @@ def _topic_ids(group: ConsumerGroup, member: Member, topics: Topics) -> frozense
 # Step 5: bring this member nearer --------------------------------------------------------------------------------------
 
 
-def _reconcile(working: Working, member_id: str, subscription_changed: bool, reported: Reported, context: Context) -> Member:
+def bring_nearer(working: Working, member_id: str, subscription_changed: bool, reported: Reported, context: Context) -> Member:
     group = working.group
     member = group.members[member_id]
     if not subscription_changed and member.has_reached(group.assignment_epoch):
@@ -361,40 +339,43 @@ def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, context:
     if request.instance_id is None:
         member = group.member(request.member_id)
     else:
-        member = _static_member(group, request.instance_id, request.member_id)
+        member = static_member(group, request.instance_id, request.member_id)
     if request.instance_id is not None and request.member_epoch == STATIC_LEAVE_EPOCH:
         # It will be back: its partitions wait for it until its session ends.
         assigned = {topic_id: dict.fromkeys(partitions, 0) for topic_id, partitions in member.assigned.items()}
         away = replace(member, epoch=STATIC_LEAVE_EPOCH, assigned=assigned, revoking={})
         draft.records.append(current_record(group.group_id, away))
     else:
-        fence(group, member.member_id, context, draft)
+        fence(group, {member.member_id}, context, draft)
     draft.reply(context.ticket, ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch))
 
 
-def fence(group: ConsumerGroup, member_id: str, context: Context, draft: Draft) -> None:
-    """Remove a member; the others get its partitions as they next report."""
+def fence(group: ConsumerGroup, leaving: AbstractSet[str], context: Context, draft: Draft) -> None:
+    """Remove members; the others get their partitions as they next report."""
+    if not leaving:
+        return
+    for member_id in leaving:
+        cancel_timers(draft, group.group_id, member_id)
+    if may_downgrade(group, leaving, context.settings, len(group.members) - len(leaving)):
+        downgrade(group, leaving, group.epoch, True, context, draft)
+        return
     working = Working(group, draft)
-    for record in member_tombstones(group.group_id, member_id):
-        working.emit(record)
+    for member_id in sorted(leaving):
+        for record in member_tombstones(group.group_id, member_id):
+            working.emit(record)
     _update_regexes(working, False, context)
     hashed = metadata_hash(working.group.subscribed_topics(), context.topics)
     working.emit(epoch_record(group.group_id, group.epoch + 1, hashed))
-    _cancel_timers(draft, group.group_id, member_id)
 
 
 def session_ended(group: ConsumerGroup, member_id: str, context: Context, draft: Draft) -> None:
+    """Also when a member of the classic protocol does not join or sync in time."""
     if member_id in group.members:
-        fence(group, member_id, context, draft)
+        fence(group, {member_id}, context, draft)
 
 
 def revocation_ended(group: ConsumerGroup, member_id: str, context: Context, draft: Draft) -> None:
     """It did not give up its partitions in time: they are taken from it."""
     member = group.members.get(member_id)
     if member is not None and member.state is MemberState.UNREVOKED_PARTITIONS:
-        fence(group, member_id, context, draft)
-
-
-def _cancel_timers(draft: Draft, group_id: str, member_id: str) -> None:
-    draft.timers[MemberSession(group_id, member_id)] = None
-    draft.timers[MemberRevocation(group_id, member_id)] = None
+        fence(group, {member_id}, context, draft)

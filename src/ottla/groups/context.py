@@ -49,6 +49,7 @@ class GroupSettings:
     group_initial_rebalance_delay_ms: int = 3_000
     group_max_size: int = INT32_MAX
     consumer_group_max_size: int = INT32_MAX
+    consumer_migration_policy: str = "bidirectional"
     consumer_assignors: tuple[str, ...] = ("uniform", "range")  # the first is the default
     consumer_session_timeout_ms: int = 45_000
     consumer_heartbeat_interval_ms: int = 5_000

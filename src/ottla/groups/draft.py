@@ -67,27 +67,45 @@ class MemberRevocation:
 
 
 @dataclass(frozen=True, slots=True)
+class ClassicJoin:
+    """A member of the classic protocol in a consumer group was told to join again, and its rebalance time-out is over."""
+
+    group_id: str
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicSync:
+    """A member of the classic protocol in a consumer group has joined, and its time to sync is over."""
+
+    group_id: str
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetExpiry:
     """Time to look for offsets and groups nobody needs any more."""
 
 
-TimerKey = MemberSession | JoinPhase | SyncPhase | MemberRevocation | OffsetExpiry
+TimerKey = MemberSession | JoinPhase | SyncPhase | MemberRevocation | ClassicJoin | ClassicSync | OffsetExpiry
 
 
 class Draft:
     """Collects a decision. A timer set twice keeps the last setting; a timer both set and cancelled likewise."""
 
-    __slots__ = ("changes", "records", "replies", "timers")
+    __slots__ = ("changes", "records", "replies", "timers", "timers_if_absent")
 
     def __init__(self) -> None:
         self.records: list[GroupRecord] = []
         self.changes: list[Change] = []
         self.replies: list[Reply] = []
         self.timers: dict[TimerKey, int | None] = {}
+        self.timers_if_absent: dict[TimerKey, int] = {}
 
     def reply(self, ticket: Ticket, message: Any) -> None:
         self.replies.append(Reply(ticket, message))
 
     def finish(self) -> GroupDecision:
-        timers = tuple(Timer(key, delay_ms) for key, delay_ms in self.timers.items())
-        return Decision(tuple(self.records), tuple(self.changes), tuple(self.replies), timers)
+        timers = [Timer(key, delay_ms) for key, delay_ms in self.timers.items()]
+        timers += [Timer(key, delay_ms, True) for key, delay_ms in self.timers_if_absent.items()]
+        return Decision(tuple(self.records), tuple(self.changes), tuple(self.replies), tuple(timers))

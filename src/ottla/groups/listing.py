@@ -109,7 +109,7 @@ def _described_member(group: ConsumerGroup, member: Member, topics: Topics) -> _
         subscribed_topic_regex=member.topic_regex,
         assignment=_described_assignment(held, topics),
         target_assignment=_described_assignment(group.target.get(member.member_id, {}), topics),
-        member_type=_USES_CONSUMER_PROTOCOL,
+        member_type=_USES_CONSUMER_PROTOCOL if member.classic is None else _USES_CLASSIC_PROTOCOL,
     )
 
 

@@ -13,6 +13,13 @@ from ottla.model.errors import ApiError, ErrorCode
 MAX_COMPILED = 1_000
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
+# What RE2 says, and what Kafka's RE2/J says of the same mistake.
+_WORDS = {
+    "missing )": "missing closing )",
+    "missing ]": "missing closing ]",
+    "no argument for repetition operator": "missing argument to repetition operator",
+    "invalid perl operator": "invalid named capture",
+}
 
 
 @lru_cache(maxsize=MAX_COMPILED)
@@ -22,7 +29,8 @@ def compile_regex(regex: str) -> Any:
     except re2.error as error:
         detail = error.args[0]
         text = detail.decode("utf-8", "replace") if isinstance(detail, bytes) else str(detail)
-        text = text.partition(": ")[0].replace("missing )", "missing closing )").replace("missing ]", "missing closing ]")
+        text = text.partition(": ")[0]
+        text = _WORDS.get(text, text)
         message = f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {text}."
         raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, message) from None
 

@@ -16,12 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ottla.groups import classic, classic_protocol, consumer, consumer_protocol, listing, offsets
+from ottla.groups import classic, classic_members, classic_protocol, consumer, consumer_protocol, listing, migration, offsets
 from ottla.groups.classic import ClassicGroup
 from ottla.groups.consumer import ConsumerGroup, MemberState
 from ottla.groups.context import Context, Topic
 from ottla.groups.draft import (
     Change,
+    ClassicJoin,
+    ClassicSync,
     Draft,
     GroupDecision,
     GroupReplaced,
@@ -36,6 +38,7 @@ from ottla.groups.group import Group
 from ottla.groups.records import GroupRecord
 from ottla.groups.replies import error_reply, fetch_error
 from ottla.groups.versions import normalise
+from ottla.groups.working import Working
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.protocol.messages import classic_groups as classic_wire
 from ottla.protocol.messages import group_offsets as offsets_wire
@@ -89,7 +92,7 @@ class GroupShard:
                 classic_protocol.sync_phase_ended(changed, context, draft)
             draft.changes.append(GroupReplaced(changed))
         elif isinstance(group, ConsumerGroup):
-            if isinstance(key, MemberSession):
+            if isinstance(key, MemberSession | ClassicJoin | ClassicSync):
                 consumer_protocol.session_ended(group, key.member_id, context, draft)
             elif isinstance(key, MemberRevocation):
                 consumer_protocol.revocation_ended(group, key.member_id, context, draft)
@@ -110,7 +113,8 @@ class GroupShard:
             elif isinstance(group, ConsumerGroup):
                 session_ms = context.settings_for(group.group_id).consumer_session_timeout_ms
                 for holder in group.members.values():
-                    draft.timers[MemberSession(group.group_id, holder.member_id)] = session_ms
+                    own_ms = session_ms if holder.classic is None else holder.classic.session_timeout_ms
+                    draft.timers[MemberSession(group.group_id, holder.member_id)] = own_ms
                     if holder.state is MemberState.UNREVOKED_PARTITIONS:
                         draft.timers[MemberRevocation(group.group_id, holder.member_id)] = holder.rebalance_timeout_ms
         return draft.finish()
@@ -183,8 +187,9 @@ class GroupShard:
             raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
         known = self.groups.get(request.group_id)
         if known is not None and not isinstance(known, ClassicGroup):
-            if not known.is_empty:
-                raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)  # joining a group of the other protocol: not yet
+            if isinstance(known, ConsumerGroup) and not known.is_empty:
+                classic_members.join(known, request, context, draft)
+                return
             draft.records += known.tombstones()
             known = None
         if known is None:
@@ -199,22 +204,34 @@ class GroupShard:
 
     def _sync(self, request: classic_wire.SyncGroupRequest, context: Context, draft: Draft) -> None:
         classic_protocol.check_sync(request, context)
-        group = self._members_group(request.group_id).copy()
+        known = self._members_group(request.group_id)
+        if isinstance(known, ConsumerGroup):
+            classic_members.sync(known, request, context, draft)
+            return
+        group = known.copy()
         classic_protocol.sync(group, request, context, draft)
         draft.changes.append(GroupReplaced(group))
 
     def _heartbeat(self, request: classic_wire.HeartbeatRequest, context: Context, draft: Draft) -> None:
-        classic_protocol.heartbeat(self._members_group(request.group_id), request, context, draft)
+        group = self._members_group(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            classic_members.heartbeat(group, request, context, draft)
+        else:
+            classic_protocol.heartbeat(group, request, context, draft)
 
     def _leave(self, request: classic_wire.LeaveGroupRequest, context: Context, draft: Draft) -> None:
-        group = self._members_group(request.group_id).copy()
+        known = self._members_group(request.group_id)
+        if isinstance(known, ConsumerGroup):
+            classic_members.leave(known, request, context, draft)
+            return
+        group = known.copy()
         classic_protocol.leave(group, request, context, draft)
         draft.changes.append(GroupReplaced(group))
 
-    def _members_group(self, group_id: str) -> ClassicGroup:
+    def _members_group(self, group_id: str) -> ClassicGroup | ConsumerGroup:
         _check_group_id(group_id)
         group = self.groups.get(group_id)
-        if not isinstance(group, ClassicGroup):
+        if not isinstance(group, ClassicGroup | ConsumerGroup):
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
         return group
 
@@ -226,14 +243,20 @@ class GroupShard:
         leaving = request.member_epoch < 0
         joining = request.member_epoch == consumer.JOIN_EPOCH
         if isinstance(group, ConsumerGroup):
-            act = consumer_protocol.leave if leaving else consumer_protocol.heartbeat
-            act(group, request, context, draft)
+            if leaving:
+                consumer_protocol.leave(group, request, context, draft)
+            else:
+                consumer_protocol.heartbeat(Working(group, draft), request, context)
             return
-        if not joining or (group is not None and not group.is_empty):
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, _why_not_consumer(request.group_id, group, joining, leaving))
-        if group is not None:  # an empty classic group becomes a consumer group and keeps its offsets
-            draft.records += group.tombstones()
-        consumer_protocol.heartbeat(ConsumerGroup(request.group_id), request, context, draft)
+        if not joining:
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, _why_not_consumer(request.group_id, group, leaving))
+        if isinstance(group, ClassicGroup) and not group.is_empty:
+            working = migration.upgrade(group, context, draft)
+        else:
+            if group is not None:  # an empty group of another type becomes a consumer group and keeps its offsets
+                draft.records += group.tombstones()
+            working = Working(ConsumerGroup(request.group_id), draft)
+        consumer_protocol.heartbeat(working, request, context)
 
     def _consumer_describe(self, request: ConsumerGroupDescribeRequest, context: Context, draft: Draft) -> None:
         described = [listing.describe_consumer(self.groups, group_id, context) for group_id in request.group_ids]
@@ -324,11 +347,9 @@ def _names_a_partition(request: offsets.CommitRequest, topics: Mapping[int, Topi
     return False
 
 
-def _why_not_consumer(group_id: str, group: Group | None, joining: bool, leaving: bool) -> str:
+def _why_not_consumer(group_id: str, group: Group | None, leaving: bool) -> str:
     if group is None:
         return f"Group {group_id} not found." if leaving else f"Consumer group {group_id} not found."
-    if joining:
-        return f"Cannot upgrade classic group {group_id} to consumer group because online upgrade is disabled."
     return f"Group {group_id} is not a consumer group."
 
 

@@ -31,10 +31,14 @@ Ticket = int
 
 
 class Timer(NamedTuple):
-    """Call `decide` with this key's time-out after `delay_ms`. Setting a key again replaces it; None cancels it."""
+    """Call `decide` with this key's time-out after `delay_ms`. Setting a key again replaces it; None cancels it.
+
+    With `if_absent` a timer of this key that runs already is left alone.
+    """
 
     key: Any
     delay_ms: int | None
+    if_absent: bool = False
 
 
 class Reply(NamedTuple):

@@ -35,7 +35,10 @@ class Stage:
         self.topic_id = self._create(self.topic, partitions)
         self._names[self.topic_id] = "<topic id>"
         for name in (self.group, "no-such-group", "g" * 300):
-            wait_until("the group's coordinator", lambda name=name: self._has_coordinator(name))
+            self.wait_for_coordinator(name)
+
+    def wait_for_coordinator(self, group: str) -> None:
+        wait_until("the group's coordinator", lambda: self._has_coordinator(group))
 
     def _has_coordinator(self, group: str) -> bool:
         found = self._wire("setup").ask(FindCoordinatorRequest(coordinator_keys=[group]), 4).coordinators[0]
@@ -54,6 +57,10 @@ class Stage:
         asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=name)])
         found = self._wire("setup").ask(asked, 9).topics[0].partitions
         return len(found) == partitions and all(row.error_code == ErrorCode.NONE for row in found)
+
+    def give_name(self, value: str, name: str) -> None:
+        """How a text of this play is to be written down."""
+        self._names = {value: name} | self._names
 
     def close(self) -> None:
         for wire in self._wires.values():
