@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compatibility.kafka import KafkaPeer, run_tool
@@ -154,6 +154,47 @@ def test_offsets_become_visible_with_their_transaction(talk: Conversation) -> No
     assert talk.end(commit=True, version=5)[0] == "NONE"
 
 
+def test_refusals_leave_a_transaction_as_it_was(talk: Conversation) -> None:
+    group = f"group-of-{talk.topic}"
+    talk.init()
+    zombie = talk.identity
+    talk.init()
+    stranger = (talk.identity[0] + 1_000_000, 0)
+    assert talk.produce("one", version=12) == "NONE"
+    assert talk.commit_offset(5, group=group, version=5) == "NONE"
+    before = talk.describe(), talk.producers(), talk.read(committed=False)
+
+    def wrong_sequence(sequence: int) -> str:
+        key = (*talk.identity, 0)
+        right = talk.sequences[key]
+        try:
+            talk.sequences[key] = sequence
+            return talk.produce("out of order", version=12)
+        finally:
+            talk.sequences[key] = right
+
+    refusals: list[tuple[Callable[[], Any], Any]] = [
+        (lambda: talk.produce("late", identity=zombie, version=12), "INVALID_PRODUCER_EPOCH"),
+        (lambda: talk.produce("late", identity=zombie, version=11), "INVALID_PRODUCER_EPOCH"),
+        (lambda: talk.produce("late", 1, identity=zombie, version=12), "INVALID_PRODUCER_EPOCH"),
+        (lambda: talk.produce("strange", identity=stranger, version=12), "INVALID_PRODUCER_ID_MAPPING"),
+        (lambda: wrong_sequence(7), "OUT_OF_ORDER_SEQUENCE_NUMBER"),
+        (lambda: talk.commit_offset(9, identity=zombie, group=group, version=5), "INVALID_PRODUCER_EPOCH"),
+        (lambda: talk.commit_offset(9, identity=zombie, group=group, version=3), "INVALID_PRODUCER_EPOCH"),
+        (lambda: talk.commit_offset(9, identity=stranger, group=group, version=5), "INVALID_PRODUCER_ID_MAPPING"),
+        (lambda: talk.add(1, identity=zombie), ["PRODUCER_FENCED"]),
+        (lambda: talk.add(9), ["UNKNOWN_TOPIC_OR_PARTITION"]),
+        (lambda: talk.add_offsets(identity=zombie, group=group), "PRODUCER_FENCED"),
+        (lambda: talk.end(commit=True, identity=zombie, version=5)[0], "PRODUCER_FENCED"),
+        (lambda: talk.end(commit=False, identity=stranger, version=5)[0], "INVALID_PRODUCER_ID_MAPPING"),
+    ]
+    answers = [ask() for ask, _ in refusals]
+    assert answers == [code for _, code in refusals]
+    assert (talk.describe(), talk.producers(), talk.read(committed=False)) == before
+    assert talk.end(commit=True, version=5)[0] == "NONE"
+    assert talk.read() == ["one"]
+
+
 # librdkafka and aiokafka --------------------------------------------------------------------------------------------------
 
 
@@ -167,22 +208,6 @@ def test_librdkafka_commits_and_aborts(system: System, topic: str) -> None:
         writer.abort_transaction(LIMIT_S) if number % 3 == 2 else writer.commit_transaction(LIMIT_S)
     expected = [f"{number}{part}" for number in range(10) for part in "ab" if number % 3 != 2]
     assert read_all(system, topic) == sorted(expected)
-
-
-def test_a_zombie_is_fenced(system: System, topic: str) -> None:
-    create(system, topic)
-    zombie = producer(system, f"zombie-{topic}")
-    zombie.begin_transaction()
-    zombie.produce(topic, "of the zombie", partition=0)
-    zombie.flush(LIMIT_S)
-    heir = producer(system, f"zombie-{topic}")
-    with pytest.raises(KafkaException) as fenced:
-        zombie.commit_transaction(LIMIT_S)
-    assert fenced.value.args[0].fatal()
-    heir.begin_transaction()
-    heir.produce(topic, "of the heir", partition=0)
-    heir.commit_transaction(LIMIT_S)
-    assert read_all(system, topic) == ["of the heir"]
 
 
 def test_aiokafka_copies_with_offsets(system: System, topic: str) -> None:
@@ -266,13 +291,12 @@ def test_a_node_that_was_killed_remembers_what_was_open_and_what_was_decided(tmp
 
 
 @pytest.mark.kafka
-def test_kafkas_tool_lists_describes_and_aborts(ottla_node: OttlaNode, topic: str) -> None:
-    talk = Conversation(ottla_node.address, topic, f"hanging-{topic}")
+def test_kafkas_tool_lists_describes_and_aborts(system: System, talk: Conversation, topic: str) -> None:
     talk.init()
     talk.produce("hangs", version=12)
 
     def tool(*arguments: str) -> str:
-        done = run_tool("TransactionsCommand", "--bootstrap-server", ottla_node.bootstrap, *arguments)
+        done = run_tool("TransactionsCommand", "--bootstrap-server", system.bootstrap, *arguments)
         assert done.returncode == 0, done.stderr + done.stdout
         return done.stdout
 
@@ -284,7 +308,11 @@ def test_kafkas_tool_lists_describes_and_aborts(ottla_node: OttlaNode, topic: st
     tool("abort", "--topic", topic, "--partition", "0", "--start-offset", "0")
     assert talk.producers()[0][3] == -1, "nothing holds readers back any more"
     assert talk.read() == []
-    talk.close()
+    assert talk.produce("again", partition=1, version=12) == "NONE"
+    tool("forceTerminateTransaction", "--transactionalId", talk.transactional_id)
+    assert talk.describe()[1] == "Empty"
+    assert talk.end(commit=True, version=5)[0] == "PRODUCER_FENCED"
+    assert talk.read(1) == []
 
 
 @pytest.mark.kafka

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tests.compatibility.process import _die_with_parent
 from tests.compatibility.wire import wait_until
 
 LIMIT_S = 60.0
+PIPE_BYTES = 4096  # the smallest there is: a Java member whose output nobody reads soon stands still
 _SCRIPT = Path(__file__).with_name("member.py")
 _JAVA_STRATEGIES = {
     "range": "org.apache.kafka.clients.consumer.RangeAssignor",
@@ -43,6 +45,11 @@ class Member:
             text=True,
             preexec_fn=_die_with_parent,
         )
+        self._attentive = threading.Event()
+        self._attentive.set()
+        if library == "java" and sys.platform == "linux":
+            assert self.process.stdout is not None
+            fcntl.fcntl(self.process.stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
@@ -69,6 +76,7 @@ class Member:
     def _listen(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
+            self._attentive.wait()
             with contextlib.suppress(json.JSONDecodeError):
                 self._note(json.loads(line))
 
@@ -88,6 +96,14 @@ class Member:
     # Orders ------------------------------------------------------------------------------------------------------------------
 
     def order(self, word: str) -> None:
+        """`pause` (no more polls), `resume` or `close`.
+
+        Kafka's VerifiableConsumer takes no orders. But it prints what it reads before it polls again, and blocks when nobody reads
+        that; its heartbeats go on. So there must be enough to read for it to pause.
+        """
+        if self.library == "java":
+            {"pause": self._attentive.clear, "resume": self._attentive.set, "close": self.process.terminate}[word]()
+            return
         assert self.process.stdin is not None
         self.process.stdin.write(word + "\n")
         self.process.stdin.flush()
@@ -99,10 +115,7 @@ class Member:
 
     def close(self) -> None:
         """As a user would: it leaves the group."""
-        if self.library == "java":
-            self.process.terminate()
-        else:
-            self.order("close")
+        self.order("close")
         self.process.wait(LIMIT_S)
         self.partitions = set()
 
