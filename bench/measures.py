@@ -5,6 +5,7 @@ A figure is compared by the ratio ottla / Kafka; `WANTED` says what the project 
 
 from __future__ import annotations
 
+import os
 import shutil
 import statistics
 import time
@@ -84,6 +85,7 @@ def load(name: str, folder: Path, sizes: Sizes) -> Figures:
         for size, title, count in ((100, "100 B", sizes.small_messages), (1000, "1 kB", sizes.large_messages)):
             topic = f"load-{size}"
             clients.create(system.bootstrap, topic, PARTITIONS)
+            os.sync()
             figures[f"produce {title}"] = clients.produce(system.bootstrap, topic, count, size, PARTITIONS)
             figures[f"consume {title}"] = clients.consume(system.bootstrap, topic, count, PARTITIONS)
         clients.create(system.bootstrap, "latency", 1)
@@ -209,6 +211,7 @@ def take_turns(
     found: dict[str, dict[str, list[float]]] = {}
     for number in range(rounds):
         for name in ("kafka", "ottla") if number % 2 == 0 else ("ottla", "kafka"):
+            os.sync()  # nobody pays for what the one before left to be written
             say(f"{turn}, round {number + 1} of {rounds}: {name}")
             place = folder / f"{turn}-{number}-{name}"
             for figure, value in TURNS[turn](name, place, sizes).items():

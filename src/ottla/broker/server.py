@@ -22,6 +22,7 @@ from ottla.protocol.framing import SCRATCH_SIZE, Frames
 
 log = logging.getLogger("ottla.server")
 MAX_QUEUED_BYTES = 64 << 20
+SMALL_REPLY = 1 << 14  # a client that got more is busy with it
 MAX_WAITING_REQUESTS = 500  # Kafka's queued.max.requests, here for one connection
 
 Answer = list[Part] | None  # the parts of a reply; None when the request wants none (acks=0)
@@ -148,8 +149,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send(self, answer: Answer) -> None:
         if answer is not None and self._sender is not None:
-            self._sender.send(answer)
-            if self._server.on_answer is not None:
+            size = self._sender.send(answer)
+            if self._server.on_answer is not None and size < SMALL_REPLY and not self._waiting and not self._exchanges:
                 self._server.on_answer()
 
     def _resume(self) -> None:
@@ -174,7 +175,7 @@ class Server:
         self.frame_limit = frame_limit
         self.scratch = bytearray(SCRATCH_SIZE)
         self.connections: dict[Connection, None] = {}  # in order of arrival
-        self.on_answer: Callable[[], None] | None = None  # told of every reply that was sent
+        self.on_answer: Callable[[], None] | None = None  # told of every small reply for which a client waited
 
     def factory(self, listener: str, dispatch: Dispatch) -> Callable[[], Connection]:
         return lambda: Connection(self, listener, dispatch)

@@ -23,7 +23,8 @@ class Sender(Protocol):
     def queued(self) -> int:
         """Bytes that wait for the peer."""
 
-    def send(self, parts: Sequence[Part]) -> None: ...
+    def send(self, parts: Sequence[Part]) -> int:
+        """How many bytes these are."""
 
     def close(self) -> None: ...
 
@@ -46,8 +47,10 @@ class TransportSender:
     def queued(self) -> int:
         return self._transport.get_write_buffer_size()
 
-    def send(self, parts: Sequence[Part]) -> None:
-        self._transport.write(b"".join([part.read() if isinstance(part, FileRange) else part for part in parts]))
+    def send(self, parts: Sequence[Part]) -> int:
+        joined = b"".join([part.read() if isinstance(part, FileRange) else part for part in parts])
+        self._transport.write(joined)
+        return len(joined)
 
     def close(self) -> None:
         """The transport is its owner's to close."""
@@ -69,13 +72,15 @@ class SocketSender:
         self._waiting = False
         self.queued = 0
 
-    def send(self, parts: Sequence[Part]) -> None:
+    def send(self, parts: Sequence[Part]) -> int:
         """The common reply is a few small buffers and an idle socket: one copy and one call."""
-        for part in _gathered(parts):
-            self._queue.append(part)
-            self.queued += len(part)
+        gathered = _gathered(parts)
+        size = sum(map(len, gathered))
+        self._queue.extend(gathered)
+        self.queued += size
         if not self._waiting:
             self._push()
+        return size
 
     def _push(self) -> None:
         try:
