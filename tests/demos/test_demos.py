@@ -17,6 +17,12 @@ def test_the_demo_proves_what_it_tells(name: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_only_a_demo_that_can_go_on_is_kept_running() -> None:
+    done = ottla("demo", "failover", "--keep")
+    assert done.returncode == 2
+    assert "--keep is for orders" in done.stderr
+
+
 def test_they_are_listed() -> None:
     done = ottla("demo", "--list")
     assert done.returncode == 0

@@ -12,7 +12,7 @@ from tests.docs.runner import PageRun, blocks, expect
 ROOT = Path(__file__).resolve().parents[2]
 # These are prose about the code, and a table of its own test (test_tools.py).
 NOT_RUN = {"SIMULATION.md", "ARCHITECTURE.md", "COMPATIBILITY.md", "API.md", "kafka-tools.md"}
-SLOW = {"spark.md"}  # starts Spark, twice
+SLOW = {"spark.md", "pipelines.md"}  # start Spark
 PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name not in NOT_RUN)
 
 

@@ -11,10 +11,10 @@ from ottla.embedded.cluster import EmbeddedCluster
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from ottla.spark.session import session
 
-    made = session("ottla tests")
+    made = session("ottla tests", settings={"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))})
     yield made
     for query in made.streams.active:
         query.stop()

@@ -10,7 +10,7 @@ import pytest
 
 from ottla import sync
 from ottla.embedded.cluster import EmbeddedCluster
-from ottla.spark.sql import sentence_of, topics_in
+from ottla.spark.sql import sentence_of, statements, topics_in
 from tests.cli.processes import environment
 
 
@@ -25,6 +25,12 @@ def test_an_error_of_ours_is_told_in_our_words_and_one_of_sparks_in_its_first_li
     ours = "[PYTHON_EXCEPTION] An exception…\nottla.spark.options.OptionError: there is no topic a at b:1\n SQLSTATE: 38000"
     assert sentence_of(Exception(ours)) == "there is no topic a at b:1"
     assert sentence_of(Exception("\n[PARSE] near 'selec'\n== SQL ==\nselec")) == "[PARSE] near 'selec'"
+
+
+def test_statements_are_parted_at_semicolons_that_are_not_quoted() -> None:
+    text = "CREATE VIEW `a;b` AS SELECT ';', \"x;\" -- no; end\n; SELECT 1 /* ; */ ;; "
+    assert statements(text) == ["CREATE VIEW `a;b` AS SELECT ';', \"x;\" -- no; end", "SELECT 1 /* ; */"]
+    assert statements(" ; ") == []
 
 
 LIMIT_S = 180.0  # Spark's start alone takes its time on a busy machine
@@ -50,6 +56,10 @@ def test_a_statement_is_answered_with_a_table_a_stream_with_lines_and_a_mistake_
     assert [line.split() for line in done.stdout.splitlines()] == [
         ["KEY", "N", "MONEY"], ["p0", "10", "135"], ["p1", "10", "145"], ["p2", "10", "155"],
     ]  # fmt: skip
+    typed = "CREATE TEMPORARY VIEW dear AS SELECT * FROM `sold-today` WHERE price >= 20; SELECT _key, sum(price) AS m FROM dear GROUP BY _key"
+    done = ottla("sql", typed, "--columns", "sold-today=price int", "--json", bootstrap=cluster.bootstrap)
+    assert done.returncode == 0, done.stderr
+    assert {row["_key"]: row["m"] for row in json.loads(done.stdout)} == {"p0": 72, "p1": 75, "p2": 98}
     stream = ottla("sql", "--follow", "--until-now", "--json", "SELECT offset FROM `sold-today`", bootstrap=cluster.bootstrap)
     assert stream.returncode == 0, stream.stderr
     assert len([json.loads(line) for line in stream.stdout.splitlines()]) == 30

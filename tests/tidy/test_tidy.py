@@ -46,6 +46,8 @@ LONG_FUNCTIONS: dict[str, str] = {
 }
 MAX_FILE_LINES = 600
 DECLARATIONS = "ottla/protocol/messages/"
+# file name → why it prints
+PRINTING_SCRIPTS = {"feed.py": "of an example of `ottla pipeline init`: written out for a user, who runs it as a script"}
 
 
 def name(path: Path) -> str:
@@ -110,7 +112,7 @@ def test_every_module_says_what_it_is() -> None:
 def test_only_the_command_line_prints() -> None:
     found = []
     for path in MODULES:
-        if package(path) != "cli":
+        if package(path) != "cli" and path.name not in PRINTING_SCRIPTS:
             calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
             found += [
                 f"{name(path)}:{call.lineno}" for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"

@@ -24,14 +24,18 @@ DEMOS: dict[str, tuple[str, str]] = {
     "replay": ("replay", "a second group, and a seek, read history again"),
     "perf": ("perf", "a producer and a consumer as fast as they go, with a picture"),
 }
+KEPT = ("orders",)
 
 
 @click.command()
 @click.argument("name", required=False, default="orders", type=click.Choice(list(DEMOS)), metavar="[NAME]")
 @click.option("--list", "as_list", is_flag=True, help="List the demos.")
 @click.option("--slow", is_flag=True, help="Pause between the steps, to read.")
+@click.option(
+    "--keep", is_flag=True, help="Leave cluster and pipeline running, with orders coming in, until Ctrl-C (orders only)."
+)
 @json_option
-def command(name: str, as_list: bool, slow: bool, as_json: bool) -> int:
+def command(name: str, as_list: bool, slow: bool, keep: bool, as_json: bool) -> int:
     """Play a demo: orders, or the one that is named.
 
     Each really does what it tells, on a cluster of its own, checks its own claims, and ends with 1 if one does not hold.
@@ -39,20 +43,25 @@ def command(name: str, as_list: bool, slow: bool, as_json: bool) -> int:
     if as_list:
         show(["demo", "summary"], [{"demo": each, "summary": summary} for each, (_, summary) in DEMOS.items()], as_json)
         return 0
+    if keep and name not in KEPT:
+        raise click.UsageError(f"--keep is for {', '.join(KEPT)}: the other demos end with what they show")
     from ottla.cli.demos.stage import Stage
 
-    stage = Stage(slow=slow)
+    stage = Stage(slow=slow, keep=keep)
     module = importlib.import_module(f"ottla.cli.demos.{DEMOS[name][0]}")
     click.secho(f"{name}: {DEMOS[name][1]}", bold=True)
 
     limit_s = max(SLOW_LIMIT_S if slow else LIMIT_S, getattr(module, "LIMIT_S", 0.0))
 
     async def play() -> None:
-        async with asyncio.timeout(limit_s):
+        async with asyncio.timeout(None if keep else limit_s):
             await module.play(stage)
 
     try:
         run(play())
     except TimeoutError:
         stage.check(f"the demo ends within {limit_s:.0f} s", False)
+    except KeyboardInterrupt:
+        if not stage.has_ended:  # it was not yet at the point where Ctrl-C is the way out
+            raise
     return stage.end()

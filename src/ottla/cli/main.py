@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "configs": ("configs", "Show and change the settings of topics, brokers and groups."),
     "records": ("records", "Delete records from the beginning of a log."),
     "sql": ("sql", "Ask topics questions in Spark SQL."),
+    "pipeline": ("pipeline", "Declare and run pipelines of Spark over topics."),
     "perf": ("perf", "Measure throughput and latency."),
     "brokers": ("cluster:describe", "List the brokers."),
     "quorum": ("cluster:quorum", "Show who keeps the metadata log, and who leads."),

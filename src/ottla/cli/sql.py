@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ottla.cli.output import json_option, on_terminal, show, show_line
-from ottla.cli.running import admin, bootstrap_option, run
+from ottla.cli.running import admin, bootstrap_option, parse_pairs, run
 
 DEFAULT_ROWS = 100
 
@@ -26,6 +26,13 @@ DEFAULT_ROWS = 100
 @click.option(
     "--latest-per-key", "tables", multiple=True, metavar="TOPIC", help="See this topic as a table: the last value of each key."
 )
+@click.option(
+    "--columns",
+    multiple=True,
+    metavar="TOPIC=COLUMNS",
+    callback=parse_pairs,
+    help="The values of this topic are JSON with these columns, such as orders='id long, price double'.",
+)
 @click.option("--rows", type=click.IntRange(1), default=DEFAULT_ROWS, show_default=True, help="Print at most so many.")
 @click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
 @json_option
@@ -37,13 +44,17 @@ def command(
     start: str,
     committed: bool,
     tables: tuple[str, ...],
+    columns: dict[str, str],
     rows: int,
     master: str,
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Run a statement of Spark SQL. Each topic is a table with the columns key, value (as text), topic, partition, offset, timestamp,
-    timestampType and headers; a name with a dot or a dash stands in `backquotes`.
+    """Run a statement of Spark SQL, or several with semicolons between them, of which the last is printed.
+
+    Each topic is a table with the columns key, value (as text), topic, partition, offset, timestamp, timestampType and headers; a
+    name with a dot or a dash stands in `backquotes`. With --columns its values are columns of their own, and the others stand beside
+    them as _key, _topic, _partition, _offset, _timestamp, _deleted and _corrupt.
     """
     from ottla.spark.sql import Views
     from ottla.spark.sql import run as run_statement
@@ -53,10 +64,10 @@ def command(
     if tables and is_following:
         raise click.UsageError("--latest-per-key does not go with --follow: a table of the latest is a batch")
     topics = run(_topics(bootstrap))
-    unknown = [each for each in tables if each not in topics]
+    unknown = [each for each in (*tables, *columns) if each not in topics]
     if unknown:
         raise click.ClickException(f"there is no topic {', '.join(unknown)} at {bootstrap}")
-    views = Views(bootstrap, is_following, start, committed, frozenset(tables))
+    views = Views(bootstrap, is_following, start, committed, frozenset(tables), columns)
     with _session(master) as spark:
         frame = run_statement(spark, views, topics, statement)
         if is_following:

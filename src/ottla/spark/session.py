@@ -54,25 +54,31 @@ def check() -> None:
         )
 
 
-def session(name: str, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> Any:
-    """A small local session unless told otherwise. Without PYSPARK_PYTHON Spark would start the system's Python, which knows
-    nothing of ottla."""
-    check()
+SMALL = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+}
+
+
+def prepare_environment() -> None:
+    """Without PYSPARK_PYTHON Spark would start the system's Python, which knows nothing of ottla."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={_QUIET}")
+
+
+def session(name: str, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> Any:
+    """A small local session unless told otherwise."""
+    check()
+    prepare_environment()
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder
     builder = builder.master(master).appName(name)
-    defaults = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.driver.memory": "1g",
-        "spark.driver.host": "127.0.0.1",
-    }
-    for key, value in (defaults | dict(settings or {})).items():
+    for key, value in (SMALL | dict(settings or {})).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

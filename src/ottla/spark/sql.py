@@ -1,4 +1,4 @@
-"""SQL over topics: every topic that a statement names becomes a view for it, with key and value as text.
+"""SQL over topics: every topic that a statement names becomes a view for it, with key and value as text, or with columns.
 
 In: a session, where the cluster is, a statement. Out: a DataFrame, of a batch or of a stream. What a user did wrong is raised as a
 `StatementError` of one sentence.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ottla.model.errors import OttlaError
 
-_OURS = re.compile(r"ottla\.[\w.]+: (.+)")
+OURS = re.compile(r"ottla\.[\w.]+: (.+)")
 
 
 class StatementError(OttlaError):
@@ -29,6 +29,7 @@ class Views:
     start: str = "earliest"
     committed_only: bool = False
     latest_per_key: frozenset[str] = frozenset()
+    columns: Mapping[str, str] = field(default_factory=dict)  # topic → the columns of its values, which are JSON
 
     def options(self, topic: str) -> dict[str, str]:
         made = {"kafka.bootstrap.servers": self.bootstrap, "subscribe": topic, "includeHeaders": "true"}
@@ -38,12 +39,17 @@ class Views:
             made["isolation.level"] = "read_committed"
         if topic in self.latest_per_key:
             made["latestPerKey"] = "true"
+        if topic in self.columns:
+            made |= {"value.format": "json", "value.schema": self.columns[topic], "key.format": "string"}
         return made
 
     def create(self, spark: Any, topics: Iterable[str]) -> None:
         reader = spark.readStream if self.is_streaming else spark.read
         for topic in topics:
             frame = reader.format("ottla").options(**self.options(topic)).load()
+            if topic in self.columns:
+                frame.createOrReplaceTempView(f"`{topic}`")
+                continue
             rest = [name for name in frame.columns if name not in ("key", "value")]
             text = frame.selectExpr("cast(key AS string) AS key", "cast(value AS string) AS value", *rest)
             text.createOrReplaceTempView(f"`{topic}`")
@@ -56,14 +62,25 @@ def topics_in(statement: str, topics: Iterable[str]) -> list[str]:
     return [topic for topic in topics if topic.lower() in words]
 
 
+def statements(text: str) -> list[str]:
+    """Statements end with a semicolon, unless it stands in quotes or in a comment."""
+    parts = re.findall(r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--[^\n]*|/\*.*?\*/|[^;])+""", text, re.DOTALL)
+    return [part.strip() for part in parts if part.strip()]
+
+
 def run(spark: Any, views: Views, topics: Iterable[str], statement: str) -> Any:
-    """The statement as a DataFrame. Raises StatementError."""
+    """The statements, one after the other; the last one as a DataFrame. Raises StatementError."""
     return plainly(lambda: _run(spark, views, topics, statement))
 
 
 def _run(spark: Any, views: Views, topics: Iterable[str], statement: str) -> Any:
     views.create(spark, topics_in(statement, topics))
-    return spark.sql(statement.strip().rstrip(";"))
+    frame = None
+    for each in statements(statement):
+        frame = spark.sql(each)
+    if frame is None:
+        raise StatementError("there is no statement")
+    return frame
 
 
 def follow(frame: Any, show: Callable[[list[str], list[Mapping[str, Any]]], None], checkpoint: str, until_now: bool) -> Any:
@@ -103,7 +120,7 @@ def plainly(work: Callable[[], Any]) -> Any:
 def sentence_of(error: BaseException) -> str:
     """Ours if it is one of ours; otherwise the first line of Spark's."""
     text = str(error)
-    found = _OURS.search(text)
+    found = OURS.search(text)
     if found is not None:
         return found[1].strip()
     return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import tempfile
 from collections import Counter
@@ -20,6 +21,7 @@ from ottla.model.ids import TopicPartition
 LIMIT_S = 240.0
 ORDERS = 2_000
 PER_SECOND = 200
+KEPT_PER_SECOND = 20  # with --keep, after the proof
 UNREADABLE = 10  # lines that are no orders, spread among them
 PRODUCTS = {"tea": 4.5, "coffee": 6.25, "honey": 9.0, "bread": 3.2, "apples": 2.75}
 BROKERS = 3
@@ -85,6 +87,53 @@ async def _pipeline(stage: Stage, bootstrap: str, admin: Admin, spark: Any, fold
         await asyncio.to_thread(query.stop)
     shown.cancel()
     await _prove(stage, bootstrap, spark, table, sent)
+    if stage.keep:
+        await _stay(stage, bootstrap, spark, folder)
+
+
+async def _stay(stage: Stage, bootstrap: str, spark: Any, folder: str) -> None:
+    """Both queries go on from their checkpoints, and so do the orders, until somebody presses Ctrl-C."""
+    from ottla.spark import orders as pipeline
+
+    stage.end()
+    loop, changes = asyncio.get_running_loop(), asyncio.Queue[list[Any]]()
+    pricing = await asyncio.to_thread(pipeline.priced, spark, bootstrap, f"{folder}/pricing")
+    revenue = await asyncio.to_thread(
+        pipeline.revenue,
+        spark,
+        bootstrap,
+        f"{folder}/revenue-checkpoint",
+        f"{folder}/revenue",
+        lambda rows: _tell(loop, changes, rows),
+    )
+    await stage.scene("It goes on", why=f"{KEPT_PER_SECOND} orders a second, until Ctrl-C. In another terminal:")
+    address = bootstrap.split(",")[0]
+    for line in (
+        f"ottla consume {pipeline.PRICED} --follow --committed --bootstrap {address}",
+        f"ottla groups describe {pipeline.PRICING_GROUP} --bootstrap {address}",
+        f"ottla topics describe {pipeline.RAW} --bootstrap {address}",
+        f'ottla sql "SELECT count(*) FROM {pipeline.RAW}" --bootstrap {address}',
+    ):
+        stage.command(line)
+    async with asyncio.TaskGroup() as together:
+        together.create_task(_show(stage, changes))
+        together.create_task(_send_on(bootstrap, pipeline.RAW))
+        together.create_task(_watch(pricing, revenue))
+
+
+async def _send_on(bootstrap: str, topic: str) -> None:
+    async with Producer(bootstrap_servers=bootstrap) as producer:
+        for number in itertools.count(ORDERS + 1):
+            key, value, _ = _order(number)
+            await producer.send(topic, value, key=key)
+            await asyncio.sleep(1 / KEPT_PER_SECOND)
+
+
+async def _watch(*queries: Any) -> None:
+    while True:
+        for query in queries:
+            await _check_alive(query)
+        await asyncio.sleep(1)
 
 
 def _tell(loop: asyncio.AbstractEventLoop, changes: asyncio.Queue[list[Any]], rows: list[Any]) -> None:
@@ -94,19 +143,23 @@ def _tell(loop: asyncio.AbstractEventLoop, changes: asyncio.Queue[list[Any]], ro
 
 async def _send(bootstrap: str, topic: str) -> dict[int, float]:
     """Orders in; what each should come to."""
-    names = list(PRODUCTS)
     sent: dict[int, float] = {}
     async with Producer(bootstrap_servers=bootstrap) as producer:
         for number in range(1, ORDERS + 1):
-            product, quantity = names[number * 7 % len(names)], number % 4 + 1
-            order = {"order_id": number, "product": product, "quantity": quantity, "price": PRODUCTS[product]}
-            await producer.send(topic, json.dumps(order).encode(), key=f"customer-{number % 50}".encode())
-            sent[number] = round(quantity * PRODUCTS[product], 2)
+            key, value, sent[number] = _order(number)
+            await producer.send(topic, value, key=key)
             if number % (ORDERS // UNREADABLE) == 0:
                 await producer.send(topic, b"not an order", key=b"nobody")
             if number % (PER_SECOND // 10) == 0:
                 await asyncio.sleep(0.1)
     return sent
+
+
+def _order(number: int) -> tuple[bytes, bytes, float]:
+    """Key and value of an order, and what it comes to."""
+    product, quantity = list(PRODUCTS)[number * 7 % len(PRODUCTS)], number % 4 + 1
+    order = {"order_id": number, "product": product, "quantity": quantity, "price": PRODUCTS[product]}
+    return f"customer-{number % 50}".encode(), json.dumps(order).encode(), round(quantity * PRODUCTS[product], 2)
 
 
 async def _until_half(admin: Admin, topic: str, query: Any) -> None:

@@ -25,8 +25,10 @@ LOOK_AGAIN_S = 0.05
 
 
 class Stage:
-    def __init__(self, *, slow: bool = False) -> None:
+    def __init__(self, *, slow: bool = False, keep: bool = False) -> None:
         self.slow = slow
+        self.keep = keep
+        self.has_ended = False
         self.claims = 0
         self.failures: list[str] = []
 
@@ -114,12 +116,15 @@ class Stage:
         )
 
     def end(self) -> int:
-        click.echo()
-        if self.failures:
-            click.secho(f"{len(self.failures)} of {self.claims} claims did not hold.", fg="red", bold=True)
-            return 1
-        click.secho(f"All {self.claims} claims hold.", fg="green", bold=True)
-        return 0
+        """The sum of the claims, told once, and the exit code."""
+        if not self.has_ended:
+            self.has_ended = True
+            click.echo()
+            if self.failures:
+                click.secho(f"{len(self.failures)} of {self.claims} claims did not hold.", fg="red", bold=True)
+            else:
+                click.secho(f"All {self.claims} claims hold.", fg="green", bold=True)
+        return 1 if self.failures else 0
 
 
 def _key(partition: tuple[str, int]) -> Any:
