@@ -16,6 +16,7 @@ from ottla.protocol.messages.produce import ProduceRequest
 from ottla.records.builder import build_batch
 from ottla.records.record import Record
 
+PARTITIONS = 4
 BATCH = 10_000  # messages handed to librdkafka at once, and asked of it at once
 QUIET_S = 30.0  # the longest wait for a consumer's next message
 TOOL_LIMIT_S = 300.0

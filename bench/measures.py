@@ -15,12 +15,12 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from bench import clients
+from bench import client_turn, clients
 from bench import groups as group_clients
 from bench import transactions as transactional_clients
+from bench.clients import PARTITIONS
 from bench.systems import System, running
 
-PARTITIONS = 4
 Figures = dict[str, float]
 
 
@@ -39,9 +39,12 @@ class Sizes:
     members: int = 50
     idle_groups: int = 1_000
     transactions: int = 1_000
+    client_records: int = 500_000
 
 
-SMOKE = Sizes(50_000, 20_000, 20_000, 500, 20_000, 200, 20_000_000, 1.0, members=5, idle_groups=50, transactions=50)
+SMOKE = Sizes(
+    50_000, 20_000, 20_000, 500, 20_000, 200, 20_000_000, 1.0, members=5, idle_groups=50, transactions=50, client_records=20_000
+)
 
 # Name of a figure → unit, and the ratio to Kafka that is wanted: at least (positive) or at most (negative).
 FIGURES: dict[str, tuple[str, float | None]] = {
@@ -67,8 +70,10 @@ FIGURES: dict[str, tuple[str, float | None]] = {
     "1,000 idle groups: processor": ("% of a core", None),
     "transactions of one record, by librdkafka": ("a second", 1.5),
     "transactions of one record, bare requests": ("a second", 1.5),
+    **client_turn.FIGURES,
 }
-COMPACTION_LIMIT = 2.0  # the produce p99 while 1 GB is compacted, in quiet p99s; asked of ottla itself, not beside Kafka
+# At most, asked of ottla itself, not beside another.
+LIMITS = {"while compacting: produce p99 over quiet p99": 2.0, client_turn.IMPORT: 0.1}
 
 
 def percentile(values: list[float], part: float) -> float:
@@ -202,12 +207,15 @@ TURNS: dict[str, Callable[[str, Path, Sizes], Figures]] = {
     "groups": groups,
     "transactions": transactions,
 }
+TURN_NAMES = (*TURNS, "clients")
 
 
 def take_turns(
     turn: str, rounds: int, sizes: Sizes, folder: Path, say: Callable[[str], None]
 ) -> dict[str, dict[str, list[float]]]:
     """Both systems by turns, first one first and then the other: figure → system → one value a round."""
+    if turn == "clients":
+        return client_turn.take_turns(rounds, sizes.client_records, folder, say)
     found: dict[str, dict[str, list[float]]] = {}
     for number in range(rounds):
         for name in ("kafka", "ottla") if number % 2 == 0 else ("ottla", "kafka"):
