@@ -1,6 +1,6 @@
 """ListOffsets 1-11, OffsetForLeaderEpoch 2-4, DeleteRecords 0-2.
 
-ListOffsets: 2 isolation level; 4 leader epochs; 6 flexible; 7 the offset of the largest timestamp (-3); 8 the local log's start
+ListOffsets: 2 isolation level; 4 leader epochs; 5 may say that the end is not known yet; 6 flexible; 7 the offset of the largest timestamp (-3); 8 the local log's start
 (-4); 9 the last tiered offset (-5); 10 timeout; 11 the first offset not yet tiered (-6). Nothing is tiered here.
 """
 
@@ -48,7 +48,7 @@ def list_offsets(request: ListOffsetsRequest, context: RequestContext) -> ListOf
                 _check_timestamp(row.timestamp, context.version)
                 replica = context.node.replicas.leader(topic.name, row.partition_index)
                 replica.check_epoch(row.current_leader_epoch)
-                _find(found, replica, row.timestamp, request)
+                _find(found, replica, row.timestamp, request, context.version)
             except ApiError as error:
                 found.error_code = error.code
             reply.partitions.append(found)
@@ -63,23 +63,36 @@ def _check_timestamp(timestamp: int, version: int) -> None:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
 
 
-def _find(found: Found, replica: Replica, timestamp: int, request: ListOffsetsRequest) -> None:
+def _find(found: Found, replica: Replica, timestamp: int, request: ListOffsetsRequest, version: int) -> None:
     log = replica.log
     upper = log.log_end_offset
     if request.replica_id == CONSUMER:
         upper = log.last_stable_offset if request.isolation_level == READ_COMMITTED else log.high_watermark
-    if timestamp == LATEST:
-        found.offset, found.leader_epoch = upper, replica.leader_epoch
-    elif timestamp in (EARLIEST, EARLIEST_LOCAL):
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
         found.offset, found.leader_epoch = log.log_start_offset, log.epoch_of(log.log_start_offset)
     elif timestamp == LATEST_TIERED:
         found.leader_epoch = -1
     elif timestamp == EARLIEST_PENDING:
         found.offset, found.leader_epoch = -1, -1
+    elif timestamp == LATEST:
+        _check_known_to_be_committed(replica, request, version)
+        found.offset, found.leader_epoch = upper, replica.leader_epoch
     else:
         match = log.max_timestamp_offset() if timestamp == MAX_TIMESTAMP else log.lookup_timestamp(timestamp)
         if match is not None and match.offset < upper:
             found.timestamp, found.offset, found.leader_epoch = match
+        else:
+            _check_known_to_be_committed(replica, request, version)
+
+
+def _check_known_to_be_committed(replica: Replica, request: ListOffsetsRequest, version: int) -> None:
+    """A new leader has every acknowledged record, but learns only from its followers' next fetches that they were committed (KIP-207).
+
+    Until then its high watermark lies below what consumers were told before, and "the end" would be a step back.
+    """
+    assert replica.leader is not None
+    if request.replica_id == CONSUMER and replica.leader.epoch_start_offset > replica.log.high_watermark:
+        raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE if version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE)
 
 
 @handles("OffsetForLeaderEpoch")
