@@ -6,12 +6,14 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
 from ottla import Admin, ApiError, Consumer, Producer
 from ottla.client.errors import WaitTimedOut
 from ottla.embedded.cluster import EmbeddedCluster
+from ottla.protocol.messages.metadata import MetadataRequest
 from tests.client.chaos import Chaos
 from tests.client.conftest import SETTINGS
 from tests.client.waiting import eventually
@@ -67,7 +69,8 @@ class Sending:
 
     def judge(self, log: dict[int, list[int]]) -> None:
         written = {number for numbers in log.values() for number in numbers}
-        assert not self.acknowledged - written, "acknowledged and lost"
+        lost = sorted(self.acknowledged - written)
+        assert not lost, f"acknowledged and lost: {lost}; ends { ({key: numbers[-3:] for key, numbers in log.items()}) }"
         for numbers in log.values():
             assert numbers == sorted(set(numbers)), "twice, or out of order"
         assert len(self.acknowledged) + len(self.failed) == self.sent
@@ -350,3 +353,154 @@ async def test_coordinator_killed_and_the_group_goes_on(protocol):
             await until(60)
             await reader.commit()
             assert {offset.offset for offset in (await admin.group_offsets("g")).values()} == {20}
+
+
+# Leaders that moved, or do not know that they are none any more ------------------------------------------------------------
+
+QUICKLY_GONE = {"min.insync.replicas": "2", "broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "300"}
+
+
+async def _leader(bootstrap: str, topic: str = "t") -> int:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        found = await eventually(
+            lambda: admin.describe_topic(topic), lambda info: all(part.leader > 0 for part in info.partitions)
+        )
+        return found.partitions[0].leader
+
+
+async def test_leader_moved_while_sending_is_followed_without_loss_or_repetition():
+    async with EmbeddedCluster(3, settings=SETTINGS) as cluster:
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            await admin.create_topic("t", 3, 3)
+        sender = Producer(bootstrap_servers=cluster.bootstrap, batch_size=300, linger_ms=0, buffer_memory=20_000, **QUICK)
+        await sender.start()
+        sending = Sending(sender, "t", 1500)
+        running = asyncio.create_task(sending.run())
+        leaders = set()
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            for round in range(1, 5):
+                await eventually(lambda reached=200 * round: _at(sending, reached))
+                parts = (await admin.describe_topic("t")).partitions
+                leaders.add(parts[0].leader)
+                # The next replica becomes the preferred one, and then the leader.
+                await admin.alter_partition_reassignments(
+                    {("t", part.partition): (*part.replicas[1:], part.replicas[0]) for part in parts}
+                )
+                await eventually(admin.list_partition_reassignments, lambda found: not found)
+                await eventually(lambda: _elect(admin))
+        async with asyncio.timeout(60):
+            await running
+        await sender.close()
+        assert len(leaders) > 1, "the leadership did not move"
+        assert not sending.failed
+        assert sending.most_memory <= 20_000
+        sending.judge(await read_log(cluster.bootstrap, "t"))
+
+
+async def _elect(admin: Admin) -> bool:
+    with suppress(ApiError):  # ELECTION_NOT_NEEDED: it leads already
+        await admin.elect_leaders([("t", number) for number in range(3)])
+    return all(part.leader == part.replicas[0] for part in (await admin.describe_topic("t")).partitions)
+
+
+async def test_producer_leaves_a_leader_that_was_cut_off_from_its_cluster():
+    """Such a leader answers its clients, and says of itself that it leads: only the other brokers know better."""
+    settings = SETTINGS | QUICKLY_GONE
+    async with EmbeddedCluster(3, settings=settings) as cluster:
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            await admin.create_topic("t", 3, 3)
+        old = await _leader(cluster.bootstrap)
+        bound = cluster.node(old)
+        limits = {"batch_size": 300, "linger_ms": 0, "buffer_memory": 20_000, "delivery_timeout_ms": 90_000}
+        sender = Producer(bootstrap_servers=bound.bootstrap, **limits, **QUICK)  # it knows nobody else to begin with
+        await sender.start()
+        sending = Sending(sender, "t", 600)
+        running = asyncio.create_task(sending.run())
+        await eventually(lambda: _at(sending, 100))
+        cluster.isolate(old)
+        async with asyncio.timeout(60):
+            await running
+        cluster.heal()
+        await sender.close()
+        assert not sending.failed
+        sending.judge(await read_log(cluster.bootstrap, "t"))
+
+
+async def test_paused_leader_is_left_for_its_successor_before_its_request_times_out():
+    settings = SETTINGS | QUICKLY_GONE
+    async with EmbeddedCluster(3, settings=settings) as cluster:
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            await admin.create_topic("t", 3, 3)
+        old = cluster.node(await _leader(cluster.bootstrap))
+        # Only if the silent leader is left can everything be delivered within the time that a single request has.
+        settings = {"batch_size": 300, "linger_ms": 0, "request_timeout_ms": 300_000, "delivery_timeout_ms": 300_001}
+        sender = Producer(bootstrap_servers=cluster.bootstrap, **settings, **QUICK)
+        await sender.start()
+        sending = Sending(sender, "t", 600)
+        running = asyncio.create_task(sending.run())
+        await eventually(lambda: _at(sending, 100))
+        await cluster.wait(old.pause)
+        try:
+            async with asyncio.timeout(60):
+                await running
+        finally:
+            await cluster.wait(old.resume)
+        await sender.close()
+        assert not sending.failed
+        sending.judge(await read_log(cluster.bootstrap, "t"))
+
+
+async def test_silent_broker_does_not_hold_up_what_another_can_answer():
+    """A broker that takes connections and says nothing, beside a good one: everyone gets along with the good one."""
+    async with EmbeddedCluster(3, settings=SETTINGS) as cluster:
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            await admin.create_topic("t", 3, 3)
+            await eventually(lambda: admin.latest_offsets(("t", number) for number in range(3)))
+        silent = cluster.nodes[0]
+        others = cluster.nodes[1:]
+        patient = {"request_timeout_ms": 300_000, "socket_connection_setup_timeout_ms": 300_000}
+        await cluster.wait(silent.pause)
+        try:
+            async with asyncio.timeout(60):
+                for first in ([silent, *others], [*others, silent]):
+                    servers = ",".join(node.bootstrap for node in first)
+                    async with Admin(bootstrap_servers=servers, **patient) as admin:
+                        await admin._cluster.refresh({"t"})
+                        await admin._cluster.refresh({"t"})
+                        assert set(admin._cluster.view.brokers) >= {node.node_id for node in others}
+                        await admin._cluster.coordinator(0, "g")
+        finally:
+            await cluster.wait(silent.resume)
+
+
+async def test_stale_metadata_is_made_good_by_the_first_refusal():
+    """A view that is wrong in every way: leaders that are not, an epoch of long ago, a partition count that has grown."""
+    async with EmbeddedCluster(3, settings=SETTINGS) as cluster:
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            await admin.create_topic("t", 2, 1)
+            async with (
+                Producer(bootstrap_servers=cluster.bootstrap, linger_ms=0, **QUICK) as sender,
+                Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", **QUICK) as reader,
+            ):
+                for client in (sender, reader):
+                    info = await client.partitions_for("t")
+                    wrong = {part.partition: 1 + part.leader % 3 for part in info.partitions}
+                    moved = tuple(replace(part, leader=wrong[part.partition], leader_epoch=0) for part in info.partitions)
+                    client._cluster.view.topics["t"] = replace(info, partitions=moved)
+                await admin.create_partitions("t", 3)
+                for node in cluster.nodes:  # whoever is asked must have heard of it
+                    question = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="t")])
+                    await eventually(
+                        lambda node=node, question=question: admin._cluster.ask(node.node_id, question),
+                        lambda reply: len(reply.topics[0].partitions) == 3,
+                    )
+                for number in range(90):
+                    await sender.send("t", b"%d" % number, partition=number % 3)
+                await sender.flush()
+                reader.assign([("t", number) for number in range(3)])
+                found = defaultdict(list)
+                async with asyncio.timeout(30):
+                    while sum(map(len, found.values())) < 90:
+                        for record in await reader.poll(500):
+                            found[record.partition].append(int(record.value))
+        assert all(numbers == list(range(partition, 90, 3)) for partition, numbers in found.items())

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ottla import ApiError, Consumer
+from ottla.client.fetcher import SHARED_WAIT_MS
 from ottla.model.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -34,6 +35,7 @@ class Broker:
         self.port = 0
         self.cluster: list[Broker] = [self]
         self.leader = node
+        self.partitions = 1
         self.fetches: list[FetchRequest] = []
 
     def answer(self, key, version, request):
@@ -48,15 +50,16 @@ class Broker:
 
     def metadata(self):
         topic = MetadataResponse.MetadataResponseTopic
-        part = topic.MetadataResponsePartition(
-            partition_index=0, leader_id=self.leader, leader_epoch=1, replica_nodes=[self.leader]
-        )
+        parts = [
+            topic.MetadataResponsePartition(partition_index=n, leader_id=self.leader, leader_epoch=1, replica_nodes=[self.leader])
+            for n in range(self.partitions)
+        ]
         return MetadataResponse(
             brokers=[
                 MetadataResponse.MetadataResponseBroker(node_id=each.node, host="127.0.0.1", port=each.port)
                 for each in self.cluster
             ],
-            topics=[topic(name="t", topic_id=TOPIC_ID, partitions=[part])],
+            topics=[topic(name="t", topic_id=TOPIC_ID, partitions=parts)],
         )
 
 
@@ -237,3 +240,26 @@ async def test_broker_that_asks_for_patience_gets_it():
     async with cluster(Broker(1, reply)) as bootstrap, reading(bootstrap, 0, enable_fetch_sessions=False) as consumer:
         assert await take(consumer, 2) == [0, 1]
     assert times[1] - times[0] >= 0.07
+
+
+async def test_long_poll_for_idle_partitions_does_not_hold_up_one_that_has_more():
+    """Brokers answer a connection's requests one after the other: while an idle partition is waited for, no other can be asked."""
+    asked_last = asyncio.Event()
+
+    def reply(broker, request):
+        partitions = [part.partition for part in request.topics[0].partitions]
+        if 0 not in partitions:
+            asked_last.set()
+            return None
+        return answer_with(records=batch(request.topics[0].partitions[0].fetch_offset))
+
+    broker = Broker(1, reply)
+    broker.partitions = 2
+    async with cluster(broker) as bootstrap, Consumer(bootstrap_servers=bootstrap, enable_fetch_sessions=False) as consumer:
+        consumer.assign([("t", 0), ("t", 1)])
+        for number in range(2):
+            consumer.seek(("t", number), 0)
+        await asked_last.wait()  # nobody polls, so what partition 0 may buffer is full
+    waits = [request.max_wait_ms for request in broker.fetches]
+    assert waits[:-1] == [500] * (len(waits) - 1)
+    assert waits[-1] == SHARED_WAIT_MS

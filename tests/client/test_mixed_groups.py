@@ -36,16 +36,12 @@ class Librdkafka(Foreign):
     def __init__(self, bootstrap: str, group: str, topic: str, strategy: str) -> None:
         from confluent_kafka import Consumer
 
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-                "partition.assignment.strategy": strategy,
-                "heartbeat.interval.ms": 100,
-                "session.timeout.ms": 6000,
-            }
-        )
+        settings: dict[str, str | int] = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
+        if strategy == "consumer":
+            settings["group.protocol"] = "consumer"
+        else:
+            settings |= {"partition.assignment.strategy": strategy, "heartbeat.interval.ms": 100, "session.timeout.ms": 6000}
+        self._consumer = Consumer(settings)
         self._topic = topic
         super().__init__()
 
@@ -156,12 +152,12 @@ class Java(Foreign):
         super().stop()
 
 
-async def share(consumer, producer, topic, foreigners, **settings):
+async def share(consumer, producer, topic, foreigners, partitions=3, **settings):
     """We and they share the partitions; every record reaches exactly one; when they go, everything is ours."""
     ours = await consumer(**settings)
     ours.subscribe([topic])
     records: list[bytes] = []
-    everything = {(topic, number) for number in range(3)}
+    everything = {(topic, number) for number in range(partitions)}
 
     async def poll() -> None:
         while True:
@@ -173,13 +169,13 @@ async def share(consumer, producer, topic, foreigners, **settings):
         if polling.done():
             polling.result()
         shares = [set(ours.assignment()), *(each.owned for each in foreigners)]
-        return all(shares) and sum(map(len, shares)) == 3 and set().union(*shares) == everything
+        return all(shares) and sum(map(len, shares)) == partitions and set().union(*shares) == everything
 
     try:
         await eventually(settled)
         sender = await producer()
         for number in range(RECORDS):
-            await sender.send(topic, b"%d" % number, partition=number % 3)
+            await sender.send(topic, b"%d" % number, partition=number % partitions)
         await sender.flush()
 
         async def all_heard() -> bool:
@@ -236,6 +232,50 @@ ASSIGNORS = "org.apache.kafka.clients.consumer."
 )
 async def test_with_java(bootstrap, consumer, producer, topic, name, tmp_path, ours, theirs):
     await share(consumer, producer, topic, [Java(bootstrap, name, topic, theirs, tmp_path)], group_id=name, **ours)
+
+
+@pytest.fixture
+async def wide_topic(admin, name) -> str:
+    """With more partitions than a group here has members."""
+    await admin.create_topic(f"wide-{name}", 8)
+    await eventually(lambda: admin.latest_offsets((f"wide-{name}", number) for number in range(8)))
+    return f"wide-{name}"
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(("strategy", "of_java"), [("range", "RangeAssignor"), ("roundrobin", "RoundRobinAssignor")])
+async def test_four_members_by_four_authors_are_one_group(
+    bootstrap, consumer, producer, wide_topic, name, tmp_path, strategy, of_java
+):
+    foreigners = [
+        Java(bootstrap, name, wide_topic, ASSIGNORS + of_java, tmp_path),
+        KafkaPython(bootstrap, name, wide_topic, strategy),
+        Librdkafka(bootstrap, name, wide_topic, strategy),
+    ]
+    ours = {"group_id": name, "partition_assignment_strategy": [strategy], "heartbeat_interval_ms": 100}
+    await share(consumer, producer, wide_topic, foreigners, 8, **ours)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(
+    ("ours", "of_java", "of_librdkafka"),
+    [
+        (
+            {"partition_assignment_strategy": ["cooperative-sticky"], "heartbeat_interval_ms": 100},
+            ASSIGNORS + "CooperativeStickyAssignor",
+            "cooperative-sticky",
+        ),
+        ({"group_protocol": "consumer"}, "consumer", "consumer"),
+    ],
+    ids=["cooperative-sticky", "consumer"],
+)
+async def test_with_java_and_librdkafka(bootstrap, consumer, producer, wide_topic, name, tmp_path, ours, of_java, of_librdkafka):
+    """kafka-python speaks no KIP-848, and its cooperative assignor is a case of its own in `tests/compatibility/groups`."""
+    foreigners = [
+        Java(bootstrap, name, wide_topic, of_java, tmp_path),
+        Librdkafka(bootstrap, name, wide_topic, of_librdkafka),
+    ]
+    await share(consumer, producer, wide_topic, foreigners, 8, group_id=name, **ours)
 
 
 @pytest.mark.kafka

@@ -7,6 +7,7 @@ Invariants
 - At most one connection per (broker, purpose) and one metadata request under way; who needs the same waits for it.
 - What an error teaches is applied before the next attempt: stale metadata is refreshed, a moved coordinator is looked up again.
 - When no known broker answers, the bootstrap servers are asked again (KIP-899).
+- A broker that is silent delays what any other could answer by `PATIENCE_MS`, not by a request's time-out.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from ottla.protocol.schema import Message
 T = TypeVar("T")
 GROUP = 0
 TRANSACTION = 1
+PATIENCE_MS = 500.0  # after so long without an answer another broker is asked as well
 BACKOFF_FACTOR = 2
 BACKOFF_JITTER = 0.2
 _COORDINATOR_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
@@ -90,6 +92,7 @@ class Cluster:
         self._refresh: _Refresh | None = None
         self._refresh_lock = asyncio.Lock()
         self._refreshed_ms = -float("inf")
+        self._asked_last: tuple[str, int] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
@@ -191,26 +194,36 @@ class Cluster:
         asyncio.get_running_loop().call_later(limit / 1000, self._reap_later, key, connection, connection.sent)
 
     async def any_connection(self) -> Connection:
-        """The least busy open connection; else a known broker; else a bootstrap server."""
-        ready = [connection for (_, purpose), connection in self._connections.items() if connection.is_open and not purpose]
-        if ready:
-            return min(ready, key=lambda connection: connection.in_flight)
+        """A connection to whoever can be reached first, in the order of `_whom_to_ask`."""
         causes: dict[str, OttlaError] = {}
-        for broker in self._shuffled(self.view.brokers.values()):
+        for broker in self._whom_to_ask():
             try:
-                return await self.connection(broker.id)
+                return await self._connection_to(broker)
             except OttlaError as error:
                 self._check_open()
                 causes[f"{broker.host}:{broker.port}"] = error
-        for number, (host, port) in enumerate(self._shuffled(self._bootstrap)):
-            try:
-                return await self._open_once((-2 - number, ""), Broker(-2 - number, host, port))
-            except OttlaError as error:
-                self._check_open()
-                causes[f"{host}:{port}"] = error
-        if len(causes) == 1:
-            raise next(iter(causes.values()))
-        raise NoBrokerAvailable("no broker can be reached: " + "; ".join(str(cause) for cause in causes.values()), causes)
+        raise _nobody(causes)
+
+    def _whom_to_ask(self) -> list[Broker]:
+        """Everyone that may answer a general question, the best first: those with an open connection, the least busy of them
+        first; then other brokers we know; then the bootstrap servers. Whoever was asked last time comes after the other brokers:
+        one that was cut off from its cluster answers, too, and would tell the same old news for ever."""
+        brokers = self._shuffled(self.view.brokers.values())
+        servers = self._shuffled(Broker(-2 - n, host, port) for n, (host, port) in enumerate(self._bootstrap))
+
+        def rank(broker: Broker) -> tuple[bool, bool, int]:
+            ready = self.ready_connection(broker.id)
+            asked = (broker.host, broker.port) == self._asked_last
+            return (asked, ready is None, ready.in_flight if ready is not None else 0)
+
+        open_servers = [server for server in servers if self.ready_connection(server.id) is not None]
+        return sorted(brokers + open_servers, key=rank) + [server for server in servers if server not in open_servers]
+
+    async def _connection_to(self, broker: Broker) -> Connection:
+        return await self.connection(broker.id) if broker.id >= 0 else await self._server(broker)
+
+    async def _server(self, server: Broker) -> Connection:
+        return self.ready_connection(server.id) or await self._open_once((server.id, ""), server)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -230,6 +243,38 @@ class Cluster:
         if (wait_ms := self.throttle_ms(connection)) > 0:
             await asyncio.sleep(wait_ms / 1000)
         return await connection.request(request, timeout_ms=timeout_ms)
+
+    async def ask_anyone(self, request: Message) -> Any:
+        """A question that any broker can answer and that may be asked twice. Who is silent is not waited for: after a while
+        the next is asked as well, and the first answer counts."""
+        causes: dict[str, OttlaError] = {}
+        brokers = iter(self._whom_to_ask())
+        asking: dict[asyncio.Task[Any], Broker] = {}
+        try:
+            while True:
+                broker = next(brokers, None)
+                if broker is not None:
+                    asking[asyncio.create_task(self._ask_one(broker, request), name=f"ask {broker}")] = broker
+                elif not asking:
+                    raise _nobody(causes)
+                patience = None if broker is None else PATIENCE_MS / 1000
+                done, _ = await asyncio.wait(asking, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    answered = asking.pop(task)
+                    error = ClientClosed("the client is closed") if task.cancelled() else task.exception()
+                    if error is None:
+                        self._asked_last = (answered.host, answered.port)
+                        return task.result()
+                    if not isinstance(error, OttlaError):
+                        raise error
+                    self._check_open()
+                    causes[f"{answered.host}:{answered.port}"] = error
+        finally:
+            for task in asking:
+                task.cancel()
+
+    async def _ask_one(self, broker: Broker, request: Message) -> Any:
+        return await (await self._connection_to(broker)).request(request)
 
     async def ask_controller(self, request: Message) -> Any:
         """One attempt at the active controller, or at a broker, which passes it on."""
@@ -265,8 +310,8 @@ class Cluster:
         grown = min(most, first * float(BACKOFF_FACTOR ** min(failures, 30)))
         return grown * self.world.random.uniform(1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER)
 
-    async def learn(self, error: OttlaError) -> None:
-        """Apply what an error says about our view of the cluster."""
+    async def learn(self, error: OttlaError, topics: Collection[str] = ()) -> None:
+        """Apply what an error says about our view of the cluster, and of these topics."""
         if isinstance(error, ApiError) and error.code in _COORDINATOR_MOVED:
             self._coordinators.clear()
         elif isinstance(error, NetworkError) or (
@@ -274,7 +319,7 @@ class Cluster:
         ):
             self._coordinators.clear()
             try:
-                await self.refresh(())
+                await self.refresh(topics)
             except (NetworkError, ApiError):
                 pass  # the attempt that follows says so itself
 
@@ -294,9 +339,8 @@ class Cluster:
     async def _run_refresh(self, refresh: _Refresh) -> None:
         try:
             async with self._refresh_lock:
-                connection = await self.any_connection()
                 self._refresh = None  # who comes now may not be in the request any more
-                reply = await connection.request(self._metadata_request(refresh, connection))
+                reply = await self.ask_anyone(self._metadata_request(refresh))
                 if reply.error_code:
                     raise ApiError(code_of(reply.error_code))
                 self.view.merge(reply)
@@ -313,7 +357,7 @@ class Cluster:
                 raise
 
     @staticmethod
-    def _metadata_request(refresh: _Refresh, connection: Connection) -> MetadataRequest:
+    def _metadata_request(refresh: _Refresh) -> MetadataRequest:
         topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(refresh.names)]
         # Version 0 has no way to ask for no topic: there an empty list means all of them.
         return MetadataRequest(topics=None if refresh.everything else topics, allow_auto_topic_creation=refresh.allow_create)
@@ -338,6 +382,11 @@ class Cluster:
             return found
 
         return await self.persist(look_up, timeout_ms=timeout_ms)
+
+    def topic_ids(self, names: Collection[str]) -> dict[str, bytes] | None:
+        """The ids of these topics, or None unless all are known: a request speaks of ids or of names, not of both."""
+        found = {name: self.view.topics[name].id for name in names if name in self.view.topics}
+        return found if len(found) == len(set(names)) and all(map(any, found.values())) else None
 
     async def partition(self, topic: str, partition: int) -> PartitionInfo:
         info = (await self.topic(topic)).partition(partition)
@@ -380,13 +429,19 @@ class Cluster:
         self._coordinators.pop((kind, key), None)
 
     async def _find_coordinator(self, kind: int, key: str) -> Broker:
-        connection = await self.any_connection()
-        request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
-        reply: FindCoordinatorResponse = await connection.request(request)
+        reply: FindCoordinatorResponse = await self.ask_anyone(
+            FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
+        )
         row = reply.coordinators[0] if reply.coordinators else reply
         if row.error_code:
             raise ApiError(code_of(row.error_code), row.error_message)
         return Broker(row.node_id, row.host, row.port)
+
+
+def _nobody(causes: dict[str, OttlaError]) -> OttlaError:
+    if len(causes) == 1:
+        return next(iter(causes.values()))
+    return NoBrokerAvailable("no broker can be reached: " + "; ".join(str(cause) for cause in causes.values()), causes)
 
 
 def topic_message(name: str, info: TopicInfo | None) -> str | None:

@@ -17,7 +17,6 @@ import logging
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from ottla.client.admin.types import EARLIEST, LATEST, CommittedOffset, ListedOffset
@@ -26,8 +25,9 @@ from ottla.client.cluster import Cluster
 from ottla.client.commits import Commitable, CommitCallback, Commits
 from ottla.client.consumer_membership import ConsumerMember
 from ottla.client.coordination import Coordination, Member
-from ottla.client.errors import ClientClosed, ConcurrentUse, IllegalState, NetworkError, SettingError, WaitTimedOut
+from ottla.client.errors import ConcurrentUse, IllegalState, NetworkError, SettingError, WaitTimedOut
 from ottla.client.fetcher import Fetcher
+from ottla.client.life import Client
 from ottla.client.listener import RebalanceListener
 from ottla.client.membership import Assign, ClassicMember, Duty, Lose, MemberSettings, Revoke
 from ottla.client.metadata import TopicInfo
@@ -48,7 +48,7 @@ MAX_WAIT_MS = 500.0  # how long a poll sleeps before it looks again at clocks th
 Partitions = Iterable[tuple[str, int]]
 
 
-class Consumer:
+class Consumer(Client):
     def __init__(self, *, world: World | None = None, **settings: Unpack[ConsumerSettings]) -> None:
         self._settings = resolve(ConsumerSettings, settings)
         self._assignors = _assignors(self._settings)
@@ -70,17 +70,11 @@ class Consumer:
         self._finding: asyncio.Task[None] | None = None
         self._error: Exception | None = None
         self._commits = Commits(self._cluster, self._offsets, self._settings, self._positions, self._member)
-        self._started = False
-        self._closed = False
 
     # Life --------------------------------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Reach the cluster. Raises a `NetworkError` at once when no bootstrap server answers."""
-        self._check_not_closed()
-        await self._cluster.start()
+    def _begin(self) -> None:
         self._fetcher = Fetcher(self._cluster, self._positions, self._settings, self._event.set)
-        self._started = True
         if self._subscription is not None or self._pattern is not None:
             self._join()
 
@@ -112,27 +106,9 @@ class Consumer:
             finally:
                 await coordination.leave("the consumer was closed")
 
-    async def __aenter__(self) -> Self:
-        try:
-            await self.start()
-        except BaseException:
-            await self.close(0)
-            raise
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.close()
-
-    def _check_not_closed(self) -> None:
-        if self._closed:
-            raise ClientClosed("this Consumer is closed")
-
     def _running(self) -> Fetcher:
-        if self._closed or self._fetcher is None:
-            self._check_not_closed()
-            raise ClientClosed(
-                "this Consumer is not started; use `async with Consumer(…) as consumer`, or `await consumer.start()`"
-            )
+        self._check_running()
+        assert self._fetcher is not None
         return self._fetcher
 
     # What to read ------------------------------------------------------------------------------------------------------

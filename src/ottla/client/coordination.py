@@ -44,6 +44,7 @@ class Coordination:
         self._pattern: re.Pattern[str] | None = None
         self._names: frozenset[str] = frozenset()
         self._looked_ms = -float("inf")
+        self._warned: set[str] = set()
 
     # From the consumer -------------------------------------------------------------------------------------------------
 
@@ -161,7 +162,7 @@ class Coordination:
             topics=[MetadataRequest.MetadataRequestTopic(topic_id=topic, name=None) for topic in ids],
             allow_auto_topic_creation=False,
         )
-        reply = await self._cluster.ask(None, request)
+        reply = await self._cluster.ask_anyone(request)
         self._cluster.view.merge(reply)
 
     def _counts(self, names: frozenset[str]) -> dict[str, int]:
@@ -200,6 +201,15 @@ class Coordination:
             await asyncio.sleep(self._cluster.backoff_ms(0) / 1000)
             return
         self._looked_ms = now
+        self._warn_of_missing()
+
+    def _warn_of_missing(self) -> None:
+        """A misspelt name looks like a topic without records. It may also be made later, so it is no error."""
+        topics = self._cluster.view.topics
+        missing = {name for name in self._names if name in topics and topics[name].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        for name in sorted(missing - self._warned):
+            log.warning("group=%s: topic %s does not exist; waiting for it", self._group, name)
+        self._warned = missing
 
     def _matching(self, pattern: re.Pattern[str]) -> frozenset[str]:
         hide = self._settings["exclude_internal_topics"]

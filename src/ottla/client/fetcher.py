@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from ottla.client.cluster import Cluster
@@ -17,6 +17,7 @@ from ottla.client.connection import Connection
 from ottla.client.errors import ClientClosed, NetworkError
 from ottla.client.metadata import Broker, code_of
 from ottla.client.positions import POLICY, Chunk, Position
+from ottla.client.rounds import Rounds
 from ottla.client.settings import ConsumerSettings
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import TopicPartition
@@ -27,6 +28,9 @@ from ottla.records.control import AbortedTransaction
 log = logging.getLogger("ottla.consumer")
 
 PURPOSE = "fetch"  # long polls have connections of their own
+# The longest a broker waits for partitions that have nothing new, while others of its have more than we can take now: as soon as
+# these have room again they are to be asked for, and a broker looks at a connection's next request only after the one before.
+SHARED_WAIT_MS = 20
 LAST_VERSION_WITH_NAMES = 12
 FULL_SESSION = 0
 NO_SESSION_EPOCH = -1
@@ -72,37 +76,28 @@ class Fetcher:
         self._notify = notify
         self._under_way: set[int] = set()  # brokers with a fetch under way
         self._sessions: dict[int, _Session] = {}
-        self._background: dict[Any, asyncio.Task[Any]] = {}
-        self._loop = asyncio.get_running_loop()
-        self._scheduled = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._closed = False
+        self._rounds = Rounds(cluster, self._round, "consumer")
         self.error: Exception | None = None
 
     def close(self) -> None:
-        self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        for task in self._background.values():
-            task.cancel()
+        self._rounds.close()
 
     def poke(self) -> None:
-        if not self._scheduled and not self._closed:
-            self._scheduled = True
-            self._loop.call_soon(self._round)
+        self._rounds.wake()
 
     # Asking ------------------------------------------------------------------------------------------------------------
 
     def _round(self) -> None:
-        self._scheduled = False
-        if self._closed:
-            return
         now = self._cluster.now_ms()
         shares: dict[int, list[Position]] = {}
+        crowded: set[int | None] = set()  # brokers with more for us than we have room for
         homeless: set[str] = set()
         soonest: float | None = None
         for position in self._positions.values():
-            if position.offset is None or position.paused or position.fetching or not position.has_room:
+            if position.offset is None or position.paused or position.fetching:
+                continue
+            if not position.has_room:
+                crowded.add(self._node_for(position, now))
                 continue
             if position.retry_at_ms > now:
                 soonest = position.retry_at_ms if soonest is None else min(soonest, position.retry_at_ms)
@@ -112,17 +107,15 @@ class Fetcher:
                 homeless.add(position.key.topic)
             elif node not in self._under_way:
                 shares.setdefault(node, []).append(position)
+        if self._cluster.metadata_age_ms > self._settings["metadata_max_age_ms"]:
+            homeless.update(key.topic for key in self._positions)
         if homeless:
-            self._start("metadata", self._refresh(homeless))
+            self._rounds.find_leaders(homeless)
+        longest = self._settings["fetch_max_wait_ms"]
         for node, share in shares.items():
-            self._fetch(node, share)
+            self._fetch(node, share, min(SHARED_WAIT_MS, longest) if node in crowded else longest)
         if soonest is not None:
-            self._poke_at(soonest, now)
-
-    def _poke_at(self, at_ms: float, now: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later((at_ms - now) / 1000, self.poke)
+            self._rounds.wake_by(soonest)
 
     def _node_for(self, position: Position, now: float) -> int | None:
         if position.preferred >= 0:
@@ -133,13 +126,13 @@ class Fetcher:
         info = topic.partition(position.key.partition) if topic is not None else None
         return info.leader if info is not None and info.leader in self._cluster.view.brokers else None
 
-    def _fetch(self, node: int, share: list[Position]) -> None:
+    def _fetch(self, node: int, share: list[Position], max_wait_ms: int) -> None:
         connection = self._cluster.ready_connection(node, PURPOSE)
         if connection is None:
-            self._start(("connection", node), self._open(node))
+            self._rounds.connect(node, PURPOSE, lambda: {key.topic for key in self._positions}, lambda: self._avoid(node))
             return
         if (wait_ms := self._cluster.throttle_ms(connection)) > 0:
-            self._loop.call_later(wait_ms / 1000, self.poke)
+            self._rounds.wake_by(self._cluster.now_ms() + wait_ms)
             return
         session = self._sessions.setdefault(node, _Session())
         uses_ids = all(self._topic_id(position.key.topic) for position in share)
@@ -149,8 +142,8 @@ class Fetcher:
             session = self._sessions[node] = _Session()
         session.uses_ids = uses_ids
         wanted = {position.key: self._wanted(position) for position in share}
-        request = self._request(session, wanted)
-        timeout = self._settings["fetch_max_wait_ms"] + self._settings["request_timeout_ms"]
+        request = self._request(session, wanted, max_wait_ms)
+        timeout = max_wait_ms + self._settings["request_timeout_ms"]
         try:
             future = connection.send(request, version=version, timeout_ms=timeout)
         except NetworkError:
@@ -162,6 +155,14 @@ class Fetcher:
             asked[position.key] = (position, position.fetch_offset)
         self._under_way.add(node)
         future.add_done_callback(lambda done: self._answered(node, session, wanted, asked, done))
+        if all(position.preferred < 0 for position in share):
+            self._rounds.watch(node, connection, list(asked), future, max_wait_ms)
+
+    def _avoid(self, node: int) -> None:
+        """A replica that was close but cannot be reached."""
+        for position in self._positions.values():
+            if position.preferred == node:
+                position.preferred = -1
 
     def _topic_id(self, name: str) -> bytes | None:
         topic = self._cluster.view.topics.get(name)
@@ -173,7 +174,7 @@ class Fetcher:
         epoch = info.leader_epoch if info is not None else -1
         return (position.fetch_offset, epoch, position.fetch_epoch, self._settings["max_partition_fetch_bytes"])
 
-    def _request(self, session: _Session, wanted: dict[TopicPartition, Wanted]) -> FetchRequest:
+    def _request(self, session: _Session, wanted: dict[TopicPartition, Wanted], max_wait_ms: int) -> FetchRequest:
         sessions = self._settings["enable_fetch_sessions"]
         changed = wanted
         forgotten: list[TopicPartition] = []
@@ -200,7 +201,7 @@ class Fetcher:
                 gone[name] = FetchRequest.ForgottenTopic(topic=name, topic_id=self._topic_id(name) or bytes(16))
             gone[name].partitions.append(number)
         return FetchRequest(
-            max_wait_ms=self._settings["fetch_max_wait_ms"],
+            max_wait_ms=max_wait_ms,
             min_bytes=self._settings["fetch_min_bytes"],
             max_bytes=self._settings["fetch_max_bytes"],
             isolation_level=self._settings["isolation_level"] == "read_committed",
@@ -224,7 +225,7 @@ class Fetcher:
         self._under_way.discard(node)
         for position, _ in asked.values():
             position.fetching = False
-        if self._closed:
+        if self._rounds.closed:
             if not done.cancelled():
                 done.exception()
             return
@@ -254,7 +255,7 @@ class Fetcher:
         at = self._cluster.now_ms() + self._cluster.backoff_ms(0)
         for position, _ in asked.values():
             position.retry_at_ms = at
-        self._start("metadata", self._refresh({key.topic for key in asked}))
+        self._rounds.find_leaders({key.topic for key in asked})
 
     def _keep_session(self, node: int, session: _Session, wanted: dict[TopicPartition, Wanted], reply: FetchResponse) -> None:
         if not self._settings["enable_fetch_sessions"] or self._sessions.get(node) is not session:
@@ -343,45 +344,6 @@ class Fetcher:
                 self._wait({key: (position, 0)}, code)
         else:
             self.error = ApiError(code, f"{key}: {code.meaning}")
-
-    # Background --------------------------------------------------------------------------------------------------------
-
-    def _start(self, key: Any, work: Awaitable[None]) -> None:
-        if key in self._background or self._closed:
-            if asyncio.iscoroutine(work):
-                work.close()
-            return
-        task = self._background[key] = self._cluster.spawn(work, f"fetcher {key}")
-
-        def done(task: asyncio.Task[Any]) -> None:
-            self._background.pop(key, None)
-            if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, ClientClosed):
-                log.warning("background=%s error=%s", key, error)
-            self.poke()
-
-        task.add_done_callback(done)
-
-    async def _refresh(self, topics: set[str]) -> None:
-        try:
-            await self._cluster.refresh(topics)
-        except (NetworkError, ApiError) as error:
-            log.info("metadata_failed error=%s", error)
-        else:
-            known = self._cluster.view.topics
-            if all(name in known and all(part.leader >= 0 for part in known[name].partitions) for name in topics):
-                return
-        await asyncio.sleep(self._cluster.backoff_ms(1) / 1000)
-
-    async def _open(self, node: int) -> None:
-        try:
-            await self._cluster.connection(node, PURPOSE)
-        except (NetworkError, ApiError) as error:
-            log.info("connection_failed broker=%s error=%s", node, error)
-            for position in self._positions.values():
-                if position.preferred == node:
-                    position.preferred = -1
-            await asyncio.sleep(self._cluster.backoff_ms(0) / 1000)
-            await self._refresh({key.topic for key in self._positions})
 
     def connection_of(self, node: int) -> Connection | None:
         return self._cluster.ready_connection(node, PURPOSE)

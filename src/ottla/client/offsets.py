@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ottla.client.admin.base import by_topic
-from ottla.client.admin.groups import LAST_VERSION_WITH_NAMES, GroupsAdmin
+from ottla.client.admin.groups import LAST_VERSION_WITH_NAMES, NO_ID, GroupsAdmin
 from ottla.client.admin.topics import TopicsAdmin
 from ottla.client.admin.types import EARLIEST, LATEST, CommittedOffset
 from ottla.client.cluster import GROUP, Cluster
@@ -110,17 +110,19 @@ class Offsets(TopicsAdmin, GroupsAdmin):
             await self._commit_once(offsets, member)
         except ApiError as error:
             if error.retriable:
-                await self._cluster.learn(error)
+                await self._cluster.learn(error, {key.topic for key in offsets})
             raise
 
     async def _commit_once(self, offsets: Mapping[TopicPartition, CommittedOffset], member: Member | None) -> None:
         connection = await self._cluster.connection(await self._cluster.coordinator(GROUP, self.group_id))
-        version = connection.version_of(OffsetCommitRequest, LAST_VERSION_WITH_NAMES)
-        reply = await connection.request(self._request(offsets, member), version=version)
+        ids = self._cluster.topic_ids({key.topic for key in offsets})
+        version = connection.version_of(OffsetCommitRequest, None if ids else LAST_VERSION_WITH_NAMES)
+        reply = await connection.request(self._request(offsets, ids or {}, member), version=version)
         for topic in reply.topics:
             for part in topic.partitions:
                 if part.error_code:
-                    self._refused(code_of(part.error_code), TopicPartition(topic.name, part.partition_index), member)
+                    name = topic.name or self._cluster.view.names.get(topic.topic_id, "")
+                    self._refused(code_of(part.error_code), TopicPartition(name, part.partition_index), member)
 
     def _refused(self, code: ErrorCode, partition: TopicPartition, member: Member | None) -> None:
         if member is not None and (code in _FORGOTTEN or code is ErrorCode.STALE_MEMBER_EPOCH):
@@ -129,7 +131,9 @@ class Offsets(TopicsAdmin, GroupsAdmin):
             raise StaleEpoch(code)
         raise ApiError(code, f"commit of {partition}: {code.meaning}")
 
-    def _request(self, offsets: Mapping[TopicPartition, CommittedOffset], member: Member | None) -> OffsetCommitRequest:
+    def _request(
+        self, offsets: Mapping[TopicPartition, CommittedOffset], ids: Mapping[str, bytes], member: Member | None
+    ) -> OffsetCommitRequest:
         kind = OffsetCommitRequest.OffsetCommitRequestTopic
         topics: list[Any] = []
         for topic, numbers in by_topic(offsets).items():
@@ -143,7 +147,7 @@ class Offsets(TopicsAdmin, GroupsAdmin):
                 for number in numbers
                 for offset in (offsets[TopicPartition(topic, number)],)
             ]
-            topics.append(kind(name=topic, partitions=rows))
+            topics.append(kind(name=topic, topic_id=ids.get(topic, NO_ID), partitions=rows))
         return OffsetCommitRequest(
             group_id=self.group_id,
             generation_id_or_member_epoch=member.generation if member is not None else -1,

@@ -16,14 +16,14 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ottla.client.accumulator import BATCH_OVERHEAD, Accumulator, Batch, Limits, Row
 from ottla.client.cluster import Cluster
 from ottla.client.delivery import Callback, Delivery, RecordMetadata
 from ottla.client.encoding import row_size
 from ottla.client.errors import ClientClosed, IllegalState, SerializationFailed, UnknownPartition, WaitTimedOut
+from ottla.client.life import Client
 from ottla.client.metadata import TopicInfo
 from ottla.client.partitioner import RoundRobin, UniformSticky, partition_of
 from ottla.client.sender import Sender
@@ -54,7 +54,7 @@ class _Known:
         self.targets = [TopicPartition(info.name, part.partition) for part in info.partitions]
 
 
-class Producer:
+class Producer(Client):
     def __init__(self, *, world: World | None = None, **settings: Unpack[ProducerSettings]) -> None:
         self._settings = resolve(ProducerSettings, settings)
         self._cluster = Cluster(self._settings, world)
@@ -74,21 +74,15 @@ class Producer:
         self._since_yield = 0
         self._sender: Sender | None = None
         self._transactions: Transactions | None = None
-        self._started = False
-        self._closed = False
 
     # Life --------------------------------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Reach the cluster. Raises a `NetworkError` at once when no bootstrap server answers."""
-        self._check_not_closed()
-        await self._cluster.start()
+    def _begin(self) -> None:
         self._sender = Sender(self._cluster, self._accumulator, self._settings, self._codec)
         self._sender.on_room = self._room_freed
         self._sender.on_idle = self._became_idle
         if self._settings["transactional_id"] is not None:
             self._transactions = Transactions(self._cluster, self._accumulator, self._sender, self._settings)
-        self._started = True
 
     async def close(self, timeout_ms: float | None = None) -> None:
         """Deliver what is buffered, for at most `timeout_ms` (None: until it is delivered or given up), then disconnect.
@@ -112,27 +106,9 @@ class Producer:
         self._room_freed()
         await self._cluster.close()
 
-    async def __aenter__(self) -> Self:
-        try:
-            await self.start()
-        except BaseException:
-            await self.close(0)
-            raise
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.close()
-
-    def _check_not_closed(self) -> None:
-        if self._closed:
-            raise ClientClosed("this Producer is closed")
-
     def _running(self) -> Sender:
-        if self._closed or self._sender is None:
-            self._check_not_closed()
-            raise ClientClosed(
-                "this Producer is not started; use `async with Producer(…) as producer`, or `await producer.start()`"
-            )
+        self._check_running()
+        assert self._sender is not None
         return self._sender
 
     # Sending -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from ottla.client.accumulator import NO_IDENTITY, SEQUENCE_MASK, Accumulator, Batch, Identity
@@ -19,6 +19,7 @@ from ottla.client.delivery import call_back, wake
 from ottla.client.encoding import encode_batch
 from ottla.client.errors import ClientClosed, NetworkError, WaitTimedOut
 from ottla.client.metadata import Broker, code_of
+from ottla.client.rounds import Rounds
 from ottla.client.settings import ProducerSettings
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import TopicPartition
@@ -66,49 +67,21 @@ class Sender:
         self._codec = codec
         self._acks = int(settings["acks"])
         self._under_way: dict[int, int] = {}  # by connection: produce requests without an answer
-        self._background: dict[Any, asyncio.Task[Any]] = {}
-        self._failures = 0
-        self._loop = asyncio.get_running_loop()
-        self._scheduled = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._rings_at = 0.0  # kept here, because uvloop's handle does not tell when the delay is nought
-        self._closed = False
+        self._rounds = Rounds(cluster, self._round, "producer", allow_create=True)
 
     # Rounds ------------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        if not self._scheduled and not self._closed:
-            self._scheduled = True
-            self._loop.call_soon(self._round)
+        self._rounds.wake()
 
     def wake_by(self, at_ms: float) -> None:
         """See that there is a round by then."""
-        if self._scheduled or self._closed:
-            return
-        delay = max(0.0, at_ms - self._cluster.now_ms()) / 1000
-        rings_at = self._loop.time() + delay
-        if self._timer is not None:
-            if self._rings_at <= rings_at:
-                return
-            self._timer.cancel()
-        self._rings_at = rings_at
-        self._timer = self._loop.call_later(delay, self._timer_rang)
-
-    def _timer_rang(self) -> None:
-        self._timer = None
-        self.wake()
+        self._rounds.wake_by(at_ms)
 
     def close(self) -> None:
-        self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        for task in self._background.values():
-            task.cancel()
+        self._rounds.close()
 
     def _round(self) -> None:
-        self._scheduled = False
-        if self._closed:
-            return
         now = self._cluster.now_ms()
         for batch in self._accumulator.expire(now, self._too_late):
             self._finished(batch)
@@ -116,7 +89,7 @@ class Sender:
             return
         shares, homeless = self._by_leader(now)
         if homeless:
-            self._start("metadata", self._find_homes(homeless))
+            self._rounds.find_leaders(homeless)
         for leader, partitions in shares.items():
             self._send_share(leader, partitions, now)
         at = self._accumulator.next_event_ms(now)
@@ -132,7 +105,7 @@ class Sender:
         if self._accumulator.needs_new_epoch():
             self._bump()
         if self.identity == NO_IDENTITY:
-            self._start("identity", self._get_identity())
+            self._rounds.start("identity", self._get_identity())
             return False
         return True
 
@@ -147,7 +120,7 @@ class Sender:
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2_147_483_647)
 
         async def attempt() -> Identity:
-            reply = await self._cluster.ask(None, request)
+            reply = await self._cluster.ask_anyone(request)
             if reply.error_code:
                 raise ApiError(code_of(reply.error_code))
             return Identity(reply.producer_id, reply.producer_epoch)
@@ -175,52 +148,15 @@ class Sender:
             homeless.update(topics)
         return shares, homeless
 
-    def _start(self, key: Any, work: Awaitable[None]) -> None:
-        """Do something in the background, once at a time, and wake up afterwards."""
-        if key in self._background or self._closed:
-            if asyncio.iscoroutine(work):
-                work.close()
-            return
-        task = self._background[key] = self._cluster.spawn(work, f"producer {key}")
-
-        def done(task: asyncio.Task[Any]) -> None:
-            self._background.pop(key, None)
-            if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, ClientClosed):
-                log.warning("background=%s error=%s", key, error)
-            self.wake()
-
-        task.add_done_callback(done)
-
-    async def _find_homes(self, topics: set[str]) -> None:
-        try:
-            await self._cluster.refresh(topics, allow_create=True)
-        except (NetworkError, ApiError) as error:
-            log.info("metadata_failed error=%s", error)
-        else:
-            known = self._cluster.view.topics
-            if all(name in known and all(part.leader >= 0 for part in known[name].partitions) for name in topics):
-                self._failures = 0
-                return
-        await asyncio.sleep(self._cluster.backoff_ms(self._failures) / 1000)
-        self._failures += 1
-
-    async def _open(self, leader: int) -> None:
-        try:
-            await self._cluster.connection(leader)
-        except (NetworkError, ApiError) as error:
-            log.info("connection_failed broker=%s error=%s", leader, error)
-            await asyncio.sleep(self._cluster.backoff_ms(0) / 1000)
-            await self._find_homes(set(self._cluster.view.topics))
-
     # Sending -----------------------------------------------------------------------------------------------------------
 
     def _send_share(self, leader: int, partitions: list[TopicPartition], now: float) -> None:
         connection = self._cluster.ready_connection(leader)
         if connection is None:
-            self._start(("connection", leader), self._open(leader))
+            self._rounds.connect(leader, "", lambda: self._cluster.view.topics)
             return
         if (wait_ms := self._cluster.throttle_ms(connection)) > 0:
-            self._loop.call_later(wait_ms / 1000, self.wake)
+            self.wake_by(now + wait_ms)
             return
         limit = self._settings["max_in_flight_requests_per_connection"]
         while self._under_way.get(id(connection), 0) < limit and connection.is_open:
@@ -229,9 +165,9 @@ class Sender:
                 return
             # The first partition of the next request is another, so that none starves when requests are full.
             partitions = partitions[len(batches) :] + partitions[: len(batches)]
-            self._send(connection, batches)
+            self._send(leader, connection, batches)
 
-    def _send(self, connection: Connection, batches: list[Batch]) -> None:
+    def _send(self, leader: int, connection: Connection, batches: list[Batch]) -> None:
         version = connection.version_of(ProduceRequest, self.produce_at_most)
         if version > LAST_VERSION_WITH_NAMES and not all(self._topic_id(batch) for batch in batches):
             version = LAST_VERSION_WITH_NAMES
@@ -246,6 +182,7 @@ class Sender:
         key = id(connection)
         self._under_way[key] = self._under_way.get(key, 0) + 1
         future.add_done_callback(lambda done: self._answered(connection, batches, done))
+        self._rounds.watch(leader, connection, [batch.partition for batch in batches], future)
 
     def _topic_id(self, batch: Batch) -> bytes | None:
         topic = self._cluster.view.topics.get(batch.partition.topic)
@@ -279,7 +216,7 @@ class Sender:
             for batch in batches:
                 batch.doubtful = True
                 self._refused(batch, error if isinstance(error, Exception) else ClientClosed(str(error)), retriable=True)
-            self._start("metadata", self._find_homes({batch.partition.topic for batch in batches}))
+            self._rounds.find_leaders({batch.partition.topic for batch in batches})
         else:
             self._sort_answers(batches, done.result())
         self.wake()
@@ -311,11 +248,11 @@ class Sender:
         batch.doubtful |= code in _DOUBTFUL
         if code == ErrorCode.MESSAGE_TOO_LARGE and self._split(batch):
             return
-        if code.stale_metadata and not hinted:
-            self._start("metadata", self._find_homes({batch.partition.topic}))
+        if code.retriable and not hinted:  # whatever it is, the leader may be another by now; one that is cut off does not say so
+            self._rounds.find_leaders({batch.partition.topic})
         passing = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._accumulator.is_out_of_order_passing(batch)
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.doubtful and not passing:
-            self._start(("settle", batch.partition), self._settle(batch, error))
+            self._rounds.start(("settle", batch.partition), self._settle(batch, error))
             return
         self._refused(batch, error, retriable=code.retriable or passing)
 
@@ -367,7 +304,7 @@ class Sender:
     def _refused(self, batch: Batch, error: Exception, *, retriable: bool) -> None:
         now = self._cluster.now_ms()
         too_late = batch.created_ms + self._settings["delivery_timeout_ms"] <= now
-        if retriable and not too_late and batch.attempts <= self._settings["retries"] and not self._closed:
+        if retriable and not too_late and batch.attempts <= self._settings["retries"] and not self._rounds.closed:
             self._accumulator.retry(batch, now + self._cluster.backoff_ms(batch.attempts - 1))
             return
         if retriable and too_late:

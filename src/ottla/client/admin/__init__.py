@@ -10,8 +10,7 @@ raised; when some of several fail, `PartialFailure` carries both the errors and 
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self, Unpack
+from typing import Unpack
 
 from ottla.client.admin.cluster import ClusterAdmin
 from ottla.client.admin.configs import ConfigsAdmin
@@ -29,23 +28,3 @@ from ottla.host import World
 class Admin(TopicsAdmin, ConfigsAdmin, GroupsAdmin, TransactionsAdmin, ClusterAdmin, SecurityAdmin):
     def __init__(self, *, world: World | None = None, **settings: Unpack[AdminSettings]) -> None:
         self._cluster = Cluster(resolve(AdminSettings, settings), world)
-
-    async def start(self) -> None:
-        """Reach the cluster. Raises a `NetworkError` at once when no bootstrap server answers."""
-        await self._cluster.start()
-        self._started = True
-
-    async def close(self) -> None:
-        self._started = False
-        await self._cluster.close()
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self.start()
-        except BaseException:
-            await self.close()
-            raise
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.close()

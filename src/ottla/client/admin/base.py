@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from ottla.client.cluster import Cluster
-from ottla.client.errors import ClientClosed, PartialFailure
+from ottla.client.errors import PartialFailure
+from ottla.client.life import Client
 from ottla.client.metadata import code_of
 from ottla.model.errors import ApiError
 from ottla.protocol.schema import Message
@@ -16,16 +16,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class AdminBase:
-    _cluster: Cluster
-    _started = False
-
-    def _check(self) -> None:
-        if not self._started:
-            raise ClientClosed("this Admin is not started; use `async with Admin(…) as admin`, or `await admin.start()`")
-
+class AdminBase(Client):
     async def _persist(self, attempt: Callable[[], Awaitable[V]]) -> V:
-        self._check()
+        self._check_running()
         return await self._cluster.persist(attempt)
 
     async def _ask_any(self, request: Message) -> Any:

@@ -20,6 +20,7 @@ from ottla.protocol.messages.group_offsets import OffsetCommitRequest, OffsetDel
 from ottla.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 
 LAST_VERSION_WITH_NAMES = 9  # of OffsetFetch and OffsetCommit; 10 takes topic ids instead
+NO_ID = bytes(16)
 
 
 class GroupsAdmin(AdminBase):
@@ -113,12 +114,16 @@ class GroupsAdmin(AdminBase):
 
         async def attempt() -> Any:
             connection = await self._cluster.connection(await self._cluster.coordinator(GROUP, group))
-            request = _offset_fetch(group, partitions, require_stable)
-            reply = await connection.request(request, version=connection.version_of(OffsetFetchRequest, LAST_VERSION_WITH_NAMES))
+            # Who names no partitions is told of all topics, and could not tell the names of those that are gone by their ids.
+            ids = None if partitions is None else self._cluster.topic_ids({topic for topic, _ in partitions})
+            version = connection.version_of(OffsetFetchRequest, None if ids else LAST_VERSION_WITH_NAMES)
+            reply = await connection.request(_offset_fetch(group, partitions, ids or {}, require_stable), version=version)
             answer = reply.groups[0] if reply.groups else reply
             raise_code(answer.error_code)
             for topic in answer.topics:
                 for part in topic.partitions:
+                    if code_of(part.error_code) is ErrorCode.UNKNOWN_TOPIC_ID:  # made anew under the same name
+                        await self._cluster.refresh({topic for topic, _ in partitions or ()})
                     if code_of(part.error_code).retriable:  # a transaction that is about to end holds the offset back
                         raise_code(part.error_code)
             return answer
@@ -128,7 +133,8 @@ class GroupsAdmin(AdminBase):
         failed: dict[TopicPartition, ApiError] = {}
         for topic in answer.topics:
             for part in topic.partitions:
-                key = TopicPartition(topic.name, part.partition_index)
+                name = topic.name or self._cluster.view.names.get(topic.topic_id, "")
+                key = TopicPartition(name, part.partition_index)
                 if error := error_of(part.error_code):
                     failed[key] = error
                 elif part.committed_offset >= 0:
@@ -179,7 +185,9 @@ class GroupsAdmin(AdminBase):
         settle(done, failed)
 
 
-def _offset_fetch(group: str, partitions: Collection[tuple[str, int]] | None, require_stable: bool) -> OffsetFetchRequest:
+def _offset_fetch(
+    group: str, partitions: Collection[tuple[str, int]] | None, ids: Mapping[str, bytes], require_stable: bool
+) -> OffsetFetchRequest:
     grouped = None if partitions is None else by_topic(partitions)
     kind = OffsetFetchRequest.OffsetFetchRequestGroup
     old = OffsetFetchRequest.OffsetFetchRequestTopic
@@ -191,7 +199,10 @@ def _offset_fetch(group: str, partitions: Collection[tuple[str, int]] | None, re
                 group_id=group,
                 topics=None
                 if grouped is None
-                else [kind.OffsetFetchRequestTopics(name=name, partition_indexes=numbers) for name, numbers in grouped.items()],
+                else [
+                    kind.OffsetFetchRequestTopics(name=name, topic_id=ids.get(name, NO_ID), partition_indexes=numbers)
+                    for name, numbers in grouped.items()
+                ],
             )
         ],
         require_stable=require_stable,

@@ -85,7 +85,7 @@ class TopicsAdmin(AdminBase):
         await self.delete_topics([name])
 
     async def list_topics(self, *, internal: bool = False) -> dict[str, TopicListing]:
-        self._check()
+        self._check_running()
         reply = await self._persist(lambda: self._cluster.refresh(None))
         rows = [row for row in reply.topics if row.name is not None and (internal or not row.is_internal)]
         rows.sort(key=lambda row: row.name or "")
@@ -93,7 +93,7 @@ class TopicsAdmin(AdminBase):
 
     async def describe_topics(self, names: Collection[str]) -> dict[str, TopicDescription]:
         """Partitions, leaders and replicas. Also tells eligible leaders (KIP-966) when the broker does."""
-        self._check()
+        self._check_running()
         connection = await self._persist(self._cluster.any_connection)
         if connection.speaks(DescribeTopicPartitionsRequest):
             return await self._describe_by_pages(names)
