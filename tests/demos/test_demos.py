@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from ottla.cli.demo import DEMOS
 from tests.cli.processes import ottla
+from tests.docs.runner import blocks
+
+README = Path(__file__).resolve().parents[2] / "README.md"
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] if name == "orders" else []) for name in DEMOS])
@@ -15,6 +21,20 @@ def test_the_demo_proves_what_it_tells(name: str) -> None:
     assert "✘" not in done.stdout
     assert done.stdout.rstrip().endswith("claims hold.")
     assert "Traceback" not in done.stderr
+    if name == "orders":
+        assert claims_of_readme() <= {_without_numbers(line) for line in done.stdout.splitlines()}
+
+
+def claims_of_readme() -> set[str]:
+    """The proof that README.md shows."""
+    (shown,) = [block.text for block in blocks(README) if "The proof" in block.text]
+    claims = {_without_numbers(line) for line in shown.splitlines() if line.startswith(("✔", "All "))}
+    assert len(claims) >= 6
+    return claims
+
+
+def _without_numbers(line: str) -> str:
+    return re.sub(r"[\d,.]+", "N", line)
 
 
 def test_only_a_demo_that_can_go_on_is_kept_running() -> None:
