@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 from pathlib import Path
@@ -118,7 +119,11 @@ def test_a_node_from_a_properties_file_is_formatted_and_served(tmp_path: Path) -
     assert refused.returncode == 1
     assert "ottla storage format" in refused.stderr
     cluster_id = ottla("storage", "random-uuid").stdout.strip()
-    assert ottla("storage", "format", str(file), "--cluster-id", cluster_id).returncode == 0
+    unknown = ottla("storage", "format", str(file), "--cluster-id", cluster_id, "--feature", "group.version=7")
+    assert unknown.returncode == 1
+    assert "levels 0 to 1" in unknown.stderr
+    chosen = ("--feature", "transaction.version=1")
+    assert ottla("storage", "format", str(file), "--cluster-id", cluster_id, *chosen).returncode == 0
     again = ottla("storage", "format", str(file), "--cluster-id", cluster_id)
     assert again.returncode == 1
     assert "formatted already" in again.stderr
@@ -127,6 +132,9 @@ def test_a_node_from_a_properties_file_is_formatted_and_served(tmp_path: Path) -
         described = ottla("cluster", "describe", "--json", bootstrap=bootstrap).stdout
         assert f'"cluster_id": "{cluster_id}"' in described
         assert '"broker": 7' in described
+        features = json.loads(ottla("cluster", "features", "--json", bootstrap=bootstrap).stdout)
+        levels = {row["feature"]: row["finalized"] for row in features}
+        assert (levels["transaction.version"], levels["group.version"]) == (1, 1)
 
 
 @pytest.mark.parametrize("line", ["listeners=nonsense", "node.id=x"])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.peers import refuses
 from ottla.broker.rules import Rules
+from ottla.broker.snapshot_file import read_bootstrap
 from ottla.metadata.controller import Controller
 from ottla.metadata.features import BOOTSTRAP_LEVELS, SUPPORTED_LEVELS
 from ottla.metadata.image import ClusterImage
@@ -167,7 +168,7 @@ def controller_settings(node: Node) -> ControllerSettings:
         cluster_id=node.cluster_id,
         node_id=node.node_id,
         supported_features=SUPPORTED_LEVELS,
-        bootstrap_features=BOOTSTRAP_LEVELS,
+        bootstrap_features=read_bootstrap(node.world.disk, node.config.metadata_directory) or BOOTSTRAP_LEVELS,
         quorum_ids=voters,
         session_timeout_ms=settings["broker.session.timeout.ms"],
         default_partition_count=settings["num.partitions"],

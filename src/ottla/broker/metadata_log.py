@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from ottla.broker import snapshot_file
 from ottla.host import World
 from ottla.host.disk import File
 from ottla.metadata.image import ClusterImage
@@ -15,19 +16,12 @@ from ottla.metadata.records import MetadataRecord, decode, encode
 from ottla.metadata.snapshot import batches as snapshot_batches
 from ottla.model.ids import METADATA_TOPIC, METADATA_TOPIC_ID, TopicPartition
 from ottla.protocol.codec import decode as decode_message
-from ottla.protocol.codec import encode as encode_message
-from ottla.protocol.messages.control_records import (
-    LeaderChangeMessage,
-    SnapshotFooterRecord,
-    SnapshotHeaderRecord,
-    VotersRecord,
-)
-from ottla.protocol.schema import Message
+from ottla.protocol.messages.control_records import LeaderChangeMessage, VotersRecord
 from ottla.raft.log import LogView, OffsetAndEpoch
 from ottla.raft.quorum_state import QuorumState, from_text, to_text
 from ottla.records.batch import BatchHeader, headers
 from ottla.records.builder import build_batch
-from ottla.records.control import ControlType, control_key, read_control_type
+from ottla.records.control import ControlType, read_control_type
 from ottla.records.record import Record, decode_batch, decode_batches
 from ottla.storage.config import LogConfig
 from ottla.storage.log import FlushJob, Log
@@ -90,8 +84,9 @@ class MetadataLog:
 
     def append_leader_change(self, message: LeaderChangeMessage, epoch: int) -> None:
         """The first record of an epoch (KIP-595): what lies before it is committed once it is."""
-        record = self._control(ControlType.LEADER_CHANGE, message, self.end_offset)
-        self._log.append_as_follower(build_batch([record], control=True, leader_epoch=epoch))
+        now_ms = self._world.clock.wall_ms()
+        kind = ControlType.LEADER_CHANGE
+        self._log.append_as_follower(snapshot_file.control_batch(kind, message, self.end_offset, epoch, now_ms))
 
     def append_fetched(self, content: bytes | memoryview) -> tuple[tuple[int, int], ...]:
         """As follower; each epoch that begins in what was appended, with its first offset."""
@@ -135,34 +130,16 @@ class MetadataLog:
         return f"{self._path}/{snapshot.offset:020d}-{snapshot.epoch:010d}.checkpoint"
 
     def load_snapshot(self, snapshot: OffsetAndEpoch) -> list[MetadataRecord]:
-        content = self._world.disk.read_all(self.snapshot_path(snapshot))
-        return [
-            decode(record.value or b"")
-            for header, records in decode_batches(content)
-            if not header.is_control
-            for record in records
-        ]
+        return snapshot_file.from_bytes(self._world.disk.read_all(self.snapshot_path(snapshot)))
 
     def write_snapshot(self, image: ClusterImage) -> OffsetAndEpoch:
         """Everything committed up to the image's offset."""
         snapshot = OffsetAndEpoch(image.offset + 1, image.epoch)
-        self._world.disk.replace(self.snapshot_path(snapshot), b"".join(self._snapshot_batches(image)))
+        now_ms, level = self._world.clock.wall_ms(), image.metadata_version
+        batches = snapshot_batches(image)
+        content = snapshot_file.to_bytes(batches, epoch=image.epoch, level=level, now_ms=now_ms, contained_ms=now_ms)
+        self._world.disk.replace(self.snapshot_path(snapshot), content)
         return snapshot
-
-    def _snapshot_batches(self, image: ClusterImage) -> Iterator[bytes]:
-        now_ms = self._world.clock.wall_ms()
-        header = SnapshotHeaderRecord(last_contained_log_timestamp=now_ms)
-        yield build_batch([self._control(ControlType.SNAPSHOT_HEADER, header, 0)], control=True, leader_epoch=image.epoch)
-        offset = 1
-        for records in snapshot_batches(image):
-            values = [Record(offset + i, now_ms, None, encode(r, image.metadata_version)) for i, r in enumerate(records)]
-            yield build_batch(values, leader_epoch=image.epoch)
-            offset += len(values)
-        footer = self._control(ControlType.SNAPSHOT_FOOTER, SnapshotFooterRecord(), offset)
-        yield build_batch([footer], control=True, leader_epoch=image.epoch)
-
-    def _control(self, kind: ControlType, message: Message, offset: int) -> Record:
-        return Record(offset, self._world.clock.wall_ms(), control_key(kind), encode_message(message, message.VERSIONS.first))
 
     def read_snapshot(self, snapshot: OffsetAndEpoch, position: int, max_bytes: int) -> tuple[bytes, int] | None:
         """A piece of a snapshot and the size of all of it; None when it is gone."""

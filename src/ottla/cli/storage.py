@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -24,7 +25,10 @@ def random_uuid() -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--cluster-id", "-t", required=True, help="The same for all nodes of a cluster; make one with `random-uuid`.")
 @click.option("--ignore-formatted", "-g", is_flag=True, help="A folder that is formatted already is no failure.")
-def format_folders(file: Path, cluster_id: str, ignore_formatted: bool) -> None:
+@click.option(
+    "--feature", "-f", "features", multiple=True, metavar="NAME=LEVEL", help="The level that a new cluster starts with."
+)
+def format_folders(file: Path, cluster_id: str, ignore_formatted: bool, features: tuple[str, ...]) -> None:
     """Format the folders named by log.dirs in FILE."""
     from ottla.broker.config import ConfigError, NodeConfig
     from ottla.cli.server import read_properties
@@ -39,5 +43,21 @@ def format_folders(file: Path, cluster_id: str, ignore_formatted: bool) -> None:
             raise click.ClickException(f"{config.directory} is formatted already; --ignore-formatted leaves it as it is")
         click.echo(f"{config.directory} is formatted already")
         return
-    format_node(config.directory, cluster_id, config.node_id)
+    format_node(config.directory, cluster_id, config.node_id, feature_levels(features))
     click.echo(f"formatted {config.directory} for node {config.node_id} of cluster {cluster_id}")
+
+
+def feature_levels(chosen: Iterable[str]) -> dict[str, int]:
+    """What a new cluster starts with: this build's own levels, and instead of them what was chosen as NAME=LEVEL."""
+    from ottla.metadata.features import BOOTSTRAP_LEVELS, SUPPORTED_LEVELS
+
+    levels = dict(BOOTSTRAP_LEVELS)
+    for each in chosen:
+        name, _, level = each.partition("=")
+        if name not in SUPPORTED_LEVELS:
+            raise click.ClickException(f"there is no feature {name!r}; there are {', '.join(sorted(SUPPORTED_LEVELS))}")
+        served = SUPPORTED_LEVELS[name]
+        if not level.isdecimal() or not served.lowest <= int(level) <= served.highest:
+            raise click.ClickException(f"--feature {each}: levels {served.lowest} to {served.highest} of {name} are served")
+        levels[name] = int(level)
+    return levels

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ottla.broker.config import parse_properties
 from ottla.broker.main import real_world
+from ottla.broker.snapshot_file import write_bootstrap
 from ottla.host.disk import Disk, RealDisk
+from ottla.metadata.features import BOOTSTRAP_LEVELS
 from ottla.model.ids import uuid_text
 from ottla.storage.directory import LogDirectory
 
@@ -30,11 +34,12 @@ def is_formatted(directory: str, disk: Disk | None = None) -> bool:
     return (disk or RealDisk()).exists(f"{directory}/{META_PROPERTIES}")
 
 
-def format_node(directory: str, cluster_id: str, node_id: int) -> None:
-    """Make the folder a node's own, unless it is already."""
+def format_node(directory: str, cluster_id: str, node_id: int, levels: Mapping[str, int] = BOOTSTRAP_LEVELS) -> None:
+    """Make the folder a node's own, unless it is already. `levels`: the features that a new cluster starts with."""
     disk = RealDisk()
     if not is_formatted(directory, disk):
         disk.make_directory(directory)
+        write_bootstrap(disk, directory, levels, real_world().clock.wall_ms())
         LogDirectory.format(disk, directory, cluster_id, node_id, new_id_bytes())
 
 

@@ -55,13 +55,17 @@ def bootstrap_records(state: ControllerState) -> list[MetadataRecord]:
     """The first records of a log, in one transaction, as Kafka writes them."""
     levels = state.settings.bootstrap_features
     records: list[MetadataRecord] = [BeginTransactionRecord(name="Bootstrap records")]
-    for name, level in sorted(levels.items(), key=lambda row: (row[0] != METADATA_VERSION, row[0])):
-        if level > 0:
-            records.append(FeatureLevelRecord(name=name, feature_level=level))
+    records += [FeatureLevelRecord(name=name, feature_level=level) for name, level in in_order(levels)]
     if levels.get(ELIGIBLE_LEADERS, 0) > 0:
         records.append(_cluster_min_insync(state))
     records.append(EndTransactionRecord())
     return records
+
+
+def in_order(levels: Mapping[str, int]) -> list[tuple[str, int]]:
+    """As Kafka writes them: the version of the metadata first; a feature at level 0 is one that is not there."""
+    rows = [(name, level) for name, level in levels.items() if level > 0]
+    return sorted(rows, key=lambda row: (row[0] != METADATA_VERSION, row[0]))
 
 
 def _cluster_min_insync(state: ControllerState) -> ConfigRecord:
