@@ -137,14 +137,17 @@ class Conversation:
         answer = self._patiently(request, version)
         return name_of(answer.topics[0].partitions[0].error_code)
 
-    def end(self, commit: bool, identity: tuple[int, int] | None = None, version: int = 4) -> tuple[Any, ...]:
+    def end(
+        self, commit: bool, identity: tuple[int, int] | None = None, version: int = 4, settles: bool = True
+    ) -> tuple[Any, ...]:
         producer_id, epoch = identity or self.identity
         request = EndTxnRequest(
             transactional_id=self.transactional_id, producer_id=producer_id, producer_epoch=epoch, committed=commit
         )
         answer = self._patiently(request, version)
         if not answer.error_code:
-            self.settle()
+            if settles:
+                self.settle()
             if version >= 5:
                 self.identity = (answer.producer_id, answer.producer_epoch)
         told = (self.ordinal(answer.producer_id), answer.producer_epoch) if version >= 5 else ()

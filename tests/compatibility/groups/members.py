@@ -138,8 +138,9 @@ class Members:
         for member in self.alive:
             member.kill()
 
-    def add(self, **options: Any) -> Member:
-        member = Member(*self._how, **options)
+    def add(self, strategy: str | None = None, **options: Any) -> Member:
+        *how, usual = self._how
+        member = Member(*how, strategy or usual, **options)
         self.alive.append(member)
         return member
 

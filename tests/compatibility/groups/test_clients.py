@@ -135,3 +135,35 @@ def test_a_static_member_that_restarts_gets_its_partitions_back(members: Members
     again = members.add(instance="two")
     wait_until("its partitions back", lambda: again.partitions == had)
     assert first.partitions == others
+
+
+@pytest.mark.parametrize(
+    ("library", "strategy"),
+    [("librdkafka", "range"), pytest.param("java", "range", marks=java), pytest.param("java", "cooperative-sticky", marks=java)],
+)
+def test_a_group_changes_its_protocol_member_by_member(quick_system: System, topic: str, members: Members) -> None:
+    """Upgrade and downgrade without a pause, as an application that is restarted bit by bit.
+
+    Not librdkafka's cooperative-sticky: its assignments carry data of its own, so both systems refuse to upgrade such a group.
+    """
+    written = produce(quick_system, topic, range(4), 10)
+    old = [members.add(), members.add()]
+    members.settle([2, 2])
+    new = [members.add("consumer")]
+    members.settle([1, 1, 2])
+    seen = members.read()
+    members.remove(old.pop()).close()
+    new.append(members.add("consumer"))
+    members.settle([1, 1, 2])
+    seen |= members.read()
+    members.remove(old.pop()).close()
+    members.settle([2, 2])
+    written |= produce(quick_system, topic, range(4), 10)
+    old.append(members.add())
+    members.settle([1, 1, 2])
+    for leaving in new:
+        seen |= members.read()
+        members.remove(leaving).close()
+    members.settle([4])
+    written |= produce(quick_system, topic, range(4), 10)
+    wait_until("every record read", lambda: seen | members.read() >= written)

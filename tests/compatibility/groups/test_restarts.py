@@ -1,4 +1,4 @@
-"""A coordinator that is killed and started again: no committed offset is lost, and members find it again."""
+"""A coordinator that is killed and started again: no committed offset and no decided transaction is lost; members find it again."""
 
 from __future__ import annotations
 
@@ -10,35 +10,66 @@ from ottla.model.errors import ErrorCode
 from tests.compatibility.groups import plays
 from tests.compatibility.groups.stage import Stage
 from tests.compatibility.node import OttlaNode
+from tests.compatibility.transactions import Conversation
 from tests.compatibility.wire import Wire
 
 
-def commit_and_kill(node: OttlaNode, times: int) -> None:
-    """Before each kill an offset is committed and acknowledged; after each start it must be there."""
-    stage = Stage(node.address)
-    for number in range(times):
-        with Wire(node.address) as wire:
-            answer = wire.ask(plays.commit(stage, number % 2, offset=number), 9)
+class Life:
+    """Between two kills: an offset is committed, a transaction decided, and another left open."""
+
+    def __init__(self, node: OttlaNode) -> None:
+        self.node = node
+        self.stage = Stage(node.address)
+        self.kept = {0: -1, 1: -1}
+        self.decided: list[str] = []
+        self.identity = (-1, -1)
+
+    def act(self, number: int) -> None:
+        with Wire(self.node.address) as wire:
+            answer = wire.ask(plays.commit(self.stage, number % 2, offset=number), 9)
             assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
+        self.kept[number % 2] = number
+        talk = Conversation(self.node.address, "decided", "decided")
+        assert talk.init()[0] == "NONE"
+        assert talk.identity > self.identity
+        self.identity = talk.identity
+        assert talk.produce(f"value {number}", version=12) == "NONE"
+        commits = number % 3 != 2
+        assert talk.end(commit=commits, version=5, settles=False)[0] == "NONE", "its markers may not be written yet"
+        self.decided += [f"value {number}"] if commits else []
+        talk.produce(f"open {number}", version=12)
+        talk.close()
+
+    def look(self) -> None:
+        with Wire(self.node.address) as wire:
+            found = wire.ask(plays.fetch(self.stage, 0, 1), 9).groups[0].topics[0].partitions
+        assert {row.partition_index: row.committed_offset for row in found} == self.kept
+        talk = Conversation(self.node.address, "decided", "decided")
+        talk.settle()
+        assert talk.read() == self.decided, "what was decided, and nothing else"
+        talk.close()
+
+
+def act_and_kill(node: OttlaNode, times: int) -> None:
+    life = Life(node)
+    for number in range(times):
+        life.act(number)
         node.kill()
         node.start()
-        with Wire(node.address) as wire:
-            found = wire.ask(plays.fetch(stage, 0, 1), 9).groups[0].topics[0].partitions
-        kept = {row.partition_index: row.committed_offset for row in found}
-        assert kept[number % 2] == number
-        assert kept[1 - number % 2] == (number - 1 if number else -1)
-    stage.close()
+        life.look()
+    life.stage.close()
+    assert not node.tracebacks()
 
 
-def test_no_committed_offset_is_lost_when_the_coordinator_is_killed(tmp_path: Path) -> None:
+def test_no_committed_offset_and_no_decided_transaction_is_lost_when_the_coordinator_is_killed(tmp_path: Path) -> None:
     with OttlaNode(tmp_path) as node:
-        commit_and_kill(node, 3)
+        act_and_kill(node, 3)
 
 
 @pytest.mark.slow
-def test_no_committed_offset_is_lost_in_fifty_kills(tmp_path: Path) -> None:
+def test_no_committed_offset_and_no_decided_transaction_is_lost_in_fifty_kills(tmp_path: Path) -> None:
     with OttlaNode(tmp_path) as node:
-        commit_and_kill(node, 50)
+        act_and_kill(node, 50)
 
 
 def test_members_go_on_with_a_coordinator_that_came_back(tmp_path: Path) -> None:
