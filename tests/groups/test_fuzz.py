@@ -15,7 +15,8 @@ from tests.groups.world import World, subscription, topic
 STEPS = 400
 TEXTS = ["", "g", "h", "t", "u", "i1", "i2", "range", "uniform", "consumer", "x" * 300, "(", "t|u", "Stable", "classic", "é𝄞"]
 NUMBERS = [-(2**31), -3, -2, -1, 0, 0, 1, 1, 2, 3, 5, 10_000, 60_000, 2**31 - 1]
-BYTES = [b"", b"\x00", subscription("t"), subscription("t", "u"), b"\xff" * 40]
+ASSIGNMENT = b"\x00\x00\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x01\xff\xff\xff\xff"  # t-0 and t-1
+BYTES = [b"", b"\x00", subscription("t"), subscription("t", "u"), ASSIGNMENT, ASSIGNMENT, b"\xff" * 40]
 RANGES = {"int8": 2**7, "int16": 2**15, "int32": 2**31, "int64": 2**63}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -348,3 +349,22 @@ def test_an_administrator_removes_a_consumer() -> None:
     settle(world, first)
     assert first.partitions == [0, 1, 2, 3]
     assert second.heartbeat().error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_partition_that_the_leader_gave_to_two_members_has_one_owner_after_the_upgrade() -> None:
+    world = World(topic("t", 4))
+    old = [Classic(world, ["t"]), Classic(world, ["t"])]
+    settle(world, *old, rounds=20)
+    both = share(world, {old[0].member_id: ConsumerProtocolSubscription()})[old[0].member_id]
+    group = world.shard.groups["g"].copy()
+    for member in list(group.members.values()):
+        group.put(replace(member, assignment=both))
+    world.shard.groups["g"] = group
+    new = Consumer(world, "a", ["t"])
+    new.heartbeat()
+    held = [p for member in world.shard.groups["g"].members.values() for p in member.partitions()]
+    assert len(held) == len(set(held)) == 4
+    for member in old:
+        member.owned = {}
+    settle(world, *old, new, rounds=20)
+    assert shares(*old, new) == [1, 1, 2]

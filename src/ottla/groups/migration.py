@@ -48,7 +48,8 @@ def upgrade(group: ClassicGroup, context: Context, draft: Draft) -> Working:
     draft.timers[JoinPhase(group.group_id)] = draft.timers[SyncPhase(group.group_id)] = None
     draft.records += group.tombstones()
     working = Working(ConsumerGroup(group.group_id), draft)
-    members = [_upgraded(group, member, context) for member in group.members.values()]
+    taken: set[tuple[bytes, int]] = set()
+    members = [_upgraded(group, member, taken, context) for member in group.members.values()]
     for member in members:
         working.emit(member_record(group.group_id, member))
     hashed = metadata_hash(working.group.subscribed_topics(), context.topics)
@@ -81,7 +82,8 @@ def _cannot_upgrade(group: ClassicGroup, reason: str) -> ApiError:
     return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, message)
 
 
-def _upgraded(group: ClassicGroup, member: classic.Member, context: Context) -> Member:
+def _upgraded(group: ClassicGroup, member: classic.Member, taken: set[tuple[bytes, int]], context: Context) -> Member:
+    """A leader that gave a partition to two members cannot be undone: the first keeps it."""
     try:
         subscription = embedded.read_subscription(member.metadata(group.protocol_name or group.select_protocol()))
         assignment = embedded.read_assignment(member.assignment) if member.assignment else None
@@ -94,6 +96,9 @@ def _upgraded(group: ClassicGroup, member: classic.Member, context: Context) -> 
             "before re-attempting the upgrade",
         )
     held = {} if assignment is None else embedded.by_topic_id(assignment.assigned_partitions, context.topics)
+    for topic_id, partitions in held.items():
+        held[topic_id] = [partition for partition in dict.fromkeys(partitions) if (topic_id, partition) not in taken]
+        taken.update((topic_id, partition) for partition in held[topic_id])
     return Member(
         member_id=member.member_id,
         instance_id=member.group_instance_id,
@@ -105,7 +110,7 @@ def _upgraded(group: ClassicGroup, member: classic.Member, context: Context) -> 
         classic=ClassicSide(member.session_timeout_ms, member.protocols),
         epoch=group.generation,
         previous_epoch=group.generation,
-        assigned={topic_id: dict.fromkeys(partitions, group.generation) for topic_id, partitions in held.items()},
+        assigned={topic_id: dict.fromkeys(partitions, group.generation) for topic_id, partitions in held.items() if partitions},
     )
 
 
