@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -368,3 +369,77 @@ def test_a_partition_that_the_leader_gave_to_two_members_has_one_owner_after_the
         member.owned = {}
     settle(world, *old, new, rounds=20)
     assert shares(*old, new) == [1, 1, 2]
+
+
+# Random histories --------------------------------------------------------------------------------------------------------
+
+
+class Crowd:
+    """Members of both protocols that come, go and die at random. No two may ever own a partition, whatever the group is."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.world = World(topic("t", 4), consumer_assignment_interval_ms=self.chance.choice([0, 1_000]))
+        self.alive: list[Classic | Consumer] = []
+        self.kinds: set[str] = set()  # of the group, as it went
+
+    def step(self) -> None:
+        act = self.chance.random()
+        if act < 0.08 and len(self.alive) < 5:
+            self._add()
+        elif act < 0.12 and len(self.alive) > 1:
+            self._leave(self.alive.pop(self.chance.randrange(len(self.alive))))
+        elif act < 0.14 and len(self.alive) > 1:
+            self.alive.pop(self.chance.randrange(len(self.alive)))  # it dies; nobody is told
+        else:
+            self.world.pass_time(self.chance.choice([100, 1_000, 2_000]))
+        self.act()
+
+    def _add(self) -> None:
+        if self.chance.random() < 0.5:
+            self.alive.append(Classic(self.world, ["t"]))
+        else:
+            self.alive.append(Consumer(self.world, f"c{self.chance.randrange(10**9)}", ["t"]))
+
+    def _leave(self, member: Classic | Consumer) -> None:
+        if isinstance(member, Consumer):
+            member.heartbeat(member_epoch=-1)
+        elif member.member_id:
+            self.world.leave(member.member_id)
+
+    def act(self) -> None:
+        for member in self.chance.sample(self.alive, len(self.alive)):
+            if isinstance(member, Classic):
+                member.step()
+            elif member.heartbeat().error_code != ErrorCode.NONE:
+                assert member.reply.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH), member.reply
+                member.epoch, member.owned = 0, {}
+            self.check()
+
+    def check(self) -> None:
+        owned = [p for each in self.alive for p in each.partitions]
+        assert len(owned) == len(set(owned)), f"owned twice: {[each.partitions for each in self.alive]}"
+        group = self.world.shard.groups.get("g")
+        if isinstance(group, ConsumerGroup):
+            held = [place for member in group.members.values() for place in member.partitions()]
+            assert len(held) == len(set(held)), held
+        if group is not None:
+            self.kinds.add(group.group_type)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_mixtures_share_everything_and_nothing_twice(seed: int) -> None:
+    crowd = Crowd(seed)
+    crowd.alive.append(Classic(crowd.world, ["t"]))
+    crowd.act()
+    crowd.alive.append(Consumer(crowd.world, "first", ["t"]))
+    for _ in range(250):
+        crowd.step()
+    for _ in range(150):  # until the dead are missed
+        crowd.world.pass_time(1_000)
+        crowd.act()
+    check_reload(crowd.world)
+    assert sorted(p for each in crowd.alive for p in each.partitions) == [0, 1, 2, 3]
+    counts = [len(each.partitions) for each in crowd.alive]
+    assert max(counts) - min(counts) <= 1, counts
+    assert crowd.kinds == {"classic", "consumer"}
