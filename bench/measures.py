@@ -19,6 +19,8 @@ from bench import client_turn, clients
 from bench import groups as group_clients
 from bench import transactions as transactional_clients
 from bench.clients import PARTITIONS
+from bench.cluster import FIGURES as CLUSTER_FIGURES
+from bench.cluster import cluster, many_topics
 from bench.systems import System, running
 
 Figures = dict[str, float]
@@ -40,10 +42,23 @@ class Sizes:
     idle_groups: int = 1_000
     transactions: int = 1_000
     client_records: int = 500_000
+    many_topics: int = 100
 
 
 SMOKE = Sizes(
-    50_000, 20_000, 20_000, 500, 20_000, 200, 20_000_000, 1.0, members=5, idle_groups=50, transactions=50, client_records=20_000
+    50_000,
+    20_000,
+    20_000,
+    500,
+    20_000,
+    200,
+    20_000_000,
+    1.0,
+    members=5,
+    idle_groups=50,
+    transactions=50,
+    client_records=20_000,
+    many_topics=10,
 )
 
 # Name of a figure → unit, and the ratio to Kafka that is wanted: at least (positive) or at most (negative).
@@ -71,6 +86,7 @@ FIGURES: dict[str, tuple[str, float | None]] = {
     "transactions of one record, by librdkafka": ("a second", 1.5),
     "transactions of one record, bare requests": ("a second", 1.5),
     **client_turn.FIGURES,
+    **CLUSTER_FIGURES,
 }
 # At most, asked of ottla itself, not beside another.
 LIMITS = {"while compacting: produce p99 over quiet p99": 2.0, client_turn.IMPORT: 0.1}
@@ -206,6 +222,8 @@ TURNS: dict[str, Callable[[str, Path, Sizes], Figures]] = {
     "compaction": compaction,
     "groups": groups,
     "transactions": transactions,
+    "cluster": cluster,
+    "topics": many_topics,
 }
 TURN_NAMES = (*TURNS, "clients")
 

@@ -22,8 +22,11 @@ _SOURCE = Path(__file__).resolve().parents[2] / "src"
 class OttlaCluster:
     name = "ottla"
 
-    def __init__(self, folder: Path, nodes: int = 3, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, nodes: int = 3, settings: Mapping[str, str] | None = None, *, log_level: str = "info"
+    ) -> None:
         self.folder = folder
+        self.log_level = log_level
         self.plans = {each.node_id: each for each in plan(nodes, str(folder))}
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         cluster_id = new_id()
@@ -49,7 +52,7 @@ class OttlaCluster:
 
     def start_node(self, node_id: int) -> None:
         environment = os.environ | {"PYTHONPATH": str(_SOURCE)}
-        command = [sys.executable, "-m", "ottla", "server", str(self._file(node_id)), "--log-level", "info"]
+        command = [sys.executable, "-m", "ottla", "server", str(self._file(node_id)), "--log-level", self.log_level]
         self.processes[node_id] = process.start(command, self.output(node_id), env=environment, cwd=self.folder)
 
     def wait_ready(self) -> None:

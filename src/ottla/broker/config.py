@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from ottla.model.settings import BROKER_SETTINGS, GROUP_SETTINGS, TOPIC_SETTINGS, InvalidSetting, Setting, effective
 
+Voter = tuple[int, str, int]  # id, host, port
+
 
 class ConfigError(Exception):
     """One clear sentence for the person who wrote the file."""
@@ -156,7 +158,7 @@ class NodeConfig:
     listeners: tuple[Endpoint, ...]  # of the broker
     advertised: tuple[Endpoint, ...]
     controller_listeners: tuple[Endpoint, ...]
-    voters: tuple[tuple[int, str, int], ...]  # id, host, port
+    voters: tuple[Voter, ...]
     bootstrap_servers: tuple[tuple[str, int], ...]  # of the quorum, where its voters are in the log
     directory: str
     metadata_directory: str
@@ -178,13 +180,18 @@ class NodeConfig:
         advertised = _advertised(settings, listeners)
         if "broker" in roles and not listeners:
             raise ConfigError("a broker needs a listener for its clients: listeners=PLAINTEXT://localhost:9092")
+        voters = tuple(_voter(text) for text in settings["controller.quorum.voters"])
+        if "controller" not in roles and any(voter_id == node_id for voter_id, _, _ in voters):
+            raise ConfigError(f"node {node_id} is a broker only, and controller.quorum.voters names it: choose another node.id")
+        if "controller" in roles:
+            _check_own_vote(node_id, voters, [e for e in endpoints if e.name in controller_names], settings)
         return cls(
             node_id=node_id,
             roles=roles,
             listeners=listeners if "broker" in roles else (),
             advertised=advertised,
             controller_listeners=tuple(e for e in endpoints if e.name in controller_names) if "controller" in roles else (),
-            voters=tuple(_voter(text) for text in settings["controller.quorum.voters"]),
+            voters=voters,
             bootstrap_servers=tuple(_address(text) for text in settings["controller.quorum.bootstrap.servers"]),
             directory=(settings["log.dirs"] or settings["log.dir"])[0],
             metadata_directory=settings["metadata.log.dir"] or (settings["log.dirs"] or settings["log.dir"])[0],
@@ -204,7 +211,27 @@ def _advertised(settings: Settings, listeners: tuple[Endpoint, ...]) -> tuple[En
     return tuple(Endpoint(e.name, "localhost" if e.host in ("", "0.0.0.0", "::") else e.host, e.port) for e in listeners)
 
 
-def _voter(text: str) -> tuple[int, str, int]:
+def _check_own_vote(node_id: int, voters: tuple[Voter, ...], own: list[Endpoint], settings: Settings) -> None:
+    """A controller must be where the voters look for it. One that is not would be a second voter with the same id: two of one
+    id can make two leaders of one epoch, and nothing later would notice."""
+    if len({voter_id for voter_id, _, _ in voters}) < len(voters):
+        raise ConfigError("controller.quorum.voters names one id twice: " + ", ".join(f"{v}@{h}:{p}" for v, h, p in voters))
+    if not voters or not own:
+        return
+    found = next((voter for voter in voters if voter[0] == node_id), None)
+    if found is None:
+        ids = ", ".join(str(voter_id) for voter_id, _, _ in voters)
+        raise ConfigError(f"this controller is node {node_id}, and controller.quorum.voters names only {ids}")
+    advertised = [Endpoint.parse(text) for text in settings["advertised.listeners"] or ()]
+    ports = {endpoint.port for endpoint in [*own, *(e for e in advertised if e.name in {o.name for o in own})]}
+    if 0 not in ports and found[2] not in ports:
+        raise ConfigError(
+            f"controller.quorum.voters has node {node_id} at {found[1]}:{found[2]}, but its listener for controllers is on port "
+            f"{', '.join(map(str, sorted(ports)))}: is node {node_id} another machine?"
+        )
+
+
+def _voter(text: str) -> Voter:
     number, at, address = text.partition("@")
     if not at or not number.isdigit():
         raise ConfigError(f"{text!r} is not a voter: controller.quorum.voters is a list of id@host:port")

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.peers import refuses
+from ottla.broker.peers import is_gone
 from ottla.broker.rules import Rules
 from ottla.broker.snapshot_file import read_bootstrap
 from ottla.metadata.controller import Controller
@@ -108,7 +108,7 @@ class ActiveController:
         found = None if broker is None else broker.listener(self._node.config.inter_broker_listener)
         if broker is None or found is None or broker.fenced:
             return
-        if await refuses(self._node.world.network, found.host, found.port):
+        if await is_gone(self._node.world.network, found.host, found.port):
             if self._closed:
                 return
             log.warning("broker gone broker=%d epoch=%d", broker_id, broker.epoch)

@@ -26,6 +26,7 @@ log = logging.getLogger("ottla.lifecycle")
 PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = range(4)
 _PROTOCOLS = {"PLAINTEXT": PLAINTEXT, "SSL": SSL, "SASL_PLAINTEXT": SASL_PLAINTEXT, "SASL_SSL": SASL_SSL}
 CONTROLLED_SHUTDOWN_MS = 5_000
+LOOK_AROUND_MS = 200
 RETRY_MS = 50
 CONTROLLER_RETRY_MS = 1_000
 
@@ -62,11 +63,22 @@ class Lifecycle:
             return
         if self._node.settings["controlled.shutdown.enable"] and len(self._node.image.brokers) > 1:
             self._shutting_down = True
-            try:
-                await asyncio.wait_for(self._may_stop.wait(), CONTROLLED_SHUTDOWN_MS / 1000)
-            except TimeoutError:
-                log.warning("controlled shutdown took too long node=%d", self._node.node_id)
+            await self._hand_over()
         self._beating.cancel()
+
+    async def _hand_over(self) -> None:
+        """Wait until the controller has given our leaderships to others. When all nodes stop together, the last has nobody left
+        who could decide that."""
+        deadline = self._node.world.clock.monotonic_ms() + CONTROLLED_SHUTDOWN_MS
+        while self._node.world.clock.monotonic_ms() < deadline:
+            try:
+                await asyncio.wait_for(self._may_stop.wait(), LOOK_AROUND_MS / 1000)
+                return
+            except TimeoutError:
+                if await self._node.quorum.is_lost():
+                    log.info("nobody is left to hand leaderships to node=%d", self._node.node_id)
+                    return
+        log.warning("controlled shutdown took too long node=%d", self._node.node_id)
 
     async def _register_controller(self) -> None:
         """Tell the cluster where this controller is and what it supports (KIP-919): tools ask, and levels rise only for all."""

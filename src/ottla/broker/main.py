@@ -57,10 +57,25 @@ async def serve(properties: Mapping[str, str], ready: Callable[[Node], None]) ->
     node.server.on_answer = Attention().answered
     pid_file = f"{node.config.directory}/{PID_FILE}"
     node.world.disk.replace(pid_file, f"{process_id()}\n".encode(), sync=False)
+    node.on_failure = stopping.set
     ready(node)
     await stopping.wait()
-    await node.stop()
     node.world.disk.remove(pid_file)
+    return await end(node)
+
+
+async def end(node: Node) -> int:
+    """0 if the node stopped as it should. One that failed stops like one that was killed: its logs are scanned at the next start."""
+    if node.failure is not None:
+        sys.stderr.write(f"ottla: {node.failure}\n")
+        return 1
+    try:
+        await node.stop()
+    except (OSError, ApiError) as error:
+        sys.stderr.write(
+            f"ottla: the node could not stop cleanly, so its logs will be scanned at the next start: {explain(error)}\n"
+        )
+        return 1
     return 0
 
 

@@ -18,7 +18,7 @@ from ottla.model.ids import METADATA_TOPIC, METADATA_TOPIC_ID, TopicPartition
 from ottla.protocol.codec import decode as decode_message
 from ottla.protocol.messages.control_records import LeaderChangeMessage, VotersRecord
 from ottla.raft.log import LogView, OffsetAndEpoch
-from ottla.raft.quorum_state import QuorumState, from_text, to_text
+from ottla.raft.quorum_state import QuorumState, from_text, to_text, voters_in_text
 from ottla.records.batch import BatchHeader, headers
 from ottla.records.builder import build_batch
 from ottla.records.control import ControlType, read_control_type
@@ -68,6 +68,10 @@ class MetadataLog:
     def quorum_state(self) -> QuorumState | None:
         path = f"{self._path}/{QUORUM_STATE}"
         return from_text(self._world.disk.read_all(path).decode()) if self._world.disk.exists(path) else None
+
+    def remembered_voters(self) -> list[int]:
+        path = f"{self._path}/{QUORUM_STATE}"
+        return voters_in_text(self._world.disk.read_all(path).decode()) if self._world.disk.exists(path) else []
 
     def persist(self, state: QuorumState, voters: Iterable[int]) -> None:
         """Synced before it returns: a vote that is not on disk must not be cast."""

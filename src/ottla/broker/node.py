@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ottla.broker import handlers
 from ottla.broker.config import Endpoint, NodeConfig, Settings
@@ -62,6 +62,8 @@ class Node:
         self.controller_bound: tuple[Endpoint, ...] = ()
         self._listeners: list[Listener] = []
         self._loaded = False  # the logs are open, and follow the image from here on
+        self.failure: str | None = None
+        self.on_failure: Callable[[], None] = lambda: None  # called once, when the node cannot go on
 
     # Life ----------------------------------------------------------------------------------------------------------------
 
@@ -135,6 +137,13 @@ class Node:
         self.directory.close(self.world.clock.wall_ms())
         self.world.workers.close()
         log.info("stopped node=%d", self.node_id)
+
+    def fail(self, reason: str) -> None:
+        """Something happened after which the node can promise nothing more: whoever runs it must end it, as a crash would."""
+        log.critical("node fails node=%d reason=%s", self.node_id, reason)
+        if self.failure is None:
+            self.failure = reason
+            self.on_failure()
 
     async def _drain(self) -> None:
         """Long polls would go on for as long as they like: those are cut."""

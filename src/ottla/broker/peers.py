@@ -6,11 +6,13 @@ import asyncio
 from typing import Any
 
 from ottla.client.connection import Connection, ConnectionOptions, connect
-from ottla.client.errors import ConnectionRefused, NetworkError
+from ottla.client.errors import ConnectionLost, ConnectionRefused, NetworkError
 from ottla.host.network import Network
 from ottla.protocol.schema import Message
 
 SETUP_TIMEOUT_MS = 2_000
+PROBE_LIMIT_MS = 2_000
+PROBE_AGAIN_MS = 20
 MAX_PEERS = 1_000
 
 
@@ -63,13 +65,25 @@ class Peers:
             task.cancel()
 
 
-async def refuses(network: Network, host: str, port: int) -> bool:
-    """Whether nobody listens there: the port itself says no. Silence, or any other trouble, is no proof."""
-    try:
-        connection = await connect(network, host, port, ConnectionOptions(setup_timeout_ms=SETUP_TIMEOUT_MS))
-    except ConnectionRefused:
-        return True
-    except NetworkError:
-        return False
-    connection.close()
+async def is_gone(network: Network, host: str, port: int, *, limit_ms: float = PROBE_LIMIT_MS) -> bool:
+    """Whether nobody listens there: the port itself says no. Silence, or any other trouble, is no proof.
+
+    A connection that is made and lost at once is looked into again: the kernel closes the files of a killed process one by one,
+    and its port may be the last of them.
+    """
+    options = ConnectionOptions(setup_timeout_ms=min(SETUP_TIMEOUT_MS, limit_ms))
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + limit_ms / 1000
+    while loop.time() < deadline:
+        try:
+            connection = await connect(network, host, port, options)
+        except ConnectionRefused:
+            return True
+        except ConnectionLost:
+            await asyncio.sleep(PROBE_AGAIN_MS / 1000)
+        except NetworkError:
+            return False
+        else:
+            connection.close()
+            return False
     return False

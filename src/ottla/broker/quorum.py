@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker import metadata_log
 from ottla.broker.controller import ActiveController
 from ottla.broker.metadata_log import MetadataLog
-from ottla.broker.peers import Peers
+from ottla.broker.peers import Peers, is_gone
 from ottla.client.errors import ConnectionRefused, NetworkError
 from ottla.metadata.loader import Loader
 from ottla.metadata.records import MetadataRecord
 from ottla.model.errors import ApiError, ErrorCode, ProtocolError
+from ottla.model.ids import METADATA_TOPIC
 from ottla.model.machine import Ticket
+from ottla.protocol.messages.quorum import DescribeQuorumRequest
 from ottla.raft import events
 from ottla.raft.core import Identity, Timing
 from ottla.raft.log import OffsetAndEpoch
@@ -38,6 +40,7 @@ log = logging.getLogger("ottla.quorum")
 MAX_EVENTS = 100_000  # a machine that answers itself for ever is broken
 ASK_RETRY_MS = 20
 ASK_RETRY_MAX_MS = 200
+PROBE_MS = 500
 STAND_STILL_MS = 500  # between attempts to write to a disk that refuses
 
 
@@ -57,6 +60,7 @@ class Quorum:
         self._next_ticket = 0
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._foreign: set[str] = set()  # addresses of voters that say they belong to another cluster
         self._flush_wanted = asyncio.Event()
         self._moved = asyncio.Event()
         self._activate_at: int | None = None  # becoming leader: once everything below is committed
@@ -73,6 +77,7 @@ class Quorum:
             image = self._loader.load_snapshot(self._log.load_snapshot(snapshot), snapshot.offset - 1, snapshot.epoch)
             self._node.image = image
         node = self._node
+        self._check_remembered_voters()
         listener, address = self._own_address()
         self._raft = RaftMachine(
             Identity(node.node_id, node.cluster_id, node.directory.directory_id, listener, address),
@@ -85,7 +90,46 @@ class Quorum:
         )
         self._spawn(self._flush())
         self._run(self._raft.start(int(self._world.clock.monotonic_ms())))
-        await self._until(lambda: self.leader.leader_id >= 0 and self.high_watermark > 0)
+        await self._until(self._has_started)
+        await self._compare_voters()
+
+    def _has_started(self) -> bool:
+        if len(self._foreign) >= self.raft.voters.majority:
+            raise ApiError(
+                ErrorCode.INCONSISTENT_CLUSTER_ID,
+                f"this node was formatted for cluster {self._node.cluster_id} ({self._node.config.directory}/meta.properties), "
+                f"and the controllers at {', '.join(sorted(self._foreign))} belong to another one",
+            )
+        return self.leader.leader_id >= 0 and self.high_watermark > 0
+
+    async def _compare_voters(self) -> None:
+        """Voters that disagree on who votes can elect two leaders, so a node that was told otherwise than the leader does not start."""
+        configured = sorted(voter for voter, _, _ in self._node.config.voters)
+        if not configured or self.leader.is_self:
+            return
+        data = DescribeQuorumRequest.TopicData
+        request = DescribeQuorumRequest(topics=[data(topic_name=METADATA_TOPIC, partitions=[data.PartitionData()])])
+        try:
+            row = (await self._ask_once(request, None)).topics[0].partitions[0]
+        except (ApiError, NetworkError, ProtocolError, IndexError):
+            return  # the leader is being replaced; the check is a help, not a safeguard
+        voters = sorted(voter.replica_id for voter in row.current_voters)
+        if not row.error_code and voters != configured:
+            raise ApiError(
+                ErrorCode.INCONSISTENT_VOTER_SET,
+                f"controller.quorum.voters of node {self._node.node_id} names {configured}, and those who vote are {voters}",
+            )
+
+    def _check_remembered_voters(self) -> None:
+        """Static voters are for ever (KIP-595): with others a majority could be found that knows nothing of what was decided."""
+        remembered, config = self._log.remembered_voters(), self._node.config
+        configured = sorted(voter for voter, _, _ in config.voters)
+        if "controller" in config.roles and remembered and configured and remembered != configured:
+            raise ApiError(
+                ErrorCode.INCONSISTENT_VOTER_SET,
+                f"controller.quorum.voters names {configured}, but node {config.node_id} has voted among {remembered} "
+                f"({config.metadata_directory}); voters cannot be changed by changing the file",
+            )
 
     def _own_address(self) -> tuple[str, Address]:
         for endpoint in self._node.controller_bound:
@@ -110,7 +154,10 @@ class Quorum:
             task.cancel()
         self._peers.close()
         self._askers.close()
-        self._log.close()
+        try:
+            self._log.close()
+        except (OSError, ApiError) as error:
+            log.error("metadata log not closed cleanly node=%d error=%s", self._node.node_id, error)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -233,7 +280,11 @@ class Quorum:
             await self._flush_wanted.wait()
             self._flush_wanted.clear()
             generation = self.raft.log.generation
-            flushed = await metadata_log.flush(self._log, self._world)
+            try:
+                flushed = await metadata_log.flush(self._log, self._world)
+            except (OSError, ApiError) as error:
+                self._node.fail(f"the metadata log could not be synced: {error}")
+                return
             self.step(events.Flushed(flushed, generation))
 
     async def _send(self, send: events.Send) -> None:
@@ -246,7 +297,15 @@ class Quorum:
             log.debug("quorum request failed node=%d to=%d error=%s", self._node.node_id, send.node_id, error)
             self.step(events.Failed(send.request_id, refused=isinstance(error, ConnectionRefused)))
             return
+        if response.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID:
+            self._refused_as_foreign(f"{send.address.host}:{send.address.port}")
         self.step(events.Answered(send.request_id, response))
+
+    def _refused_as_foreign(self, address: str) -> None:
+        if address not in self._foreign:
+            log.error("a voter of another cluster node=%d address=%s", self._node.node_id, address)
+            self._foreign.add(address)
+            self._moved.set()
 
     def _reply(self, ticket: Ticket, message: Any) -> None:
         future = self._tickets.pop(ticket, None)
@@ -353,6 +412,12 @@ class Quorum:
     @property
     def is_controller(self) -> bool:
         return self._controller is not None
+
+    async def is_lost(self) -> bool:
+        """Whether so many voters are gone, by the word of their ports, that those left cannot agree on anything."""
+        others = [address for voter, address in self.raft.voters.addresses.items() if voter != self._node.node_id]
+        gone = await asyncio.gather(*(is_gone(self._world.network, *address, limit_ms=PROBE_MS) for address in others))
+        return len(self.raft.voters) - sum(gone) < self.raft.voters.majority
 
     def suspect(self, broker_id: int) -> None:
         """A broker's connection is lost: if its port refuses another one, it is gone."""

@@ -78,7 +78,7 @@ class Replica:
         result = self.log.append_as_leader(
             buffer, batches, self.state.leader_epoch, now_ms, origin=origin, guard=guard, transaction_version=transaction_version
         )
-        self._appended(now_ms)
+        self._appended()
         return result
 
     def append_marker(
@@ -101,12 +101,12 @@ class Replica:
             now_ms,
             transaction_version=transaction_version,
         )
-        self._appended(now_ms)
+        self._appended()
         return result
 
-    def _appended(self, now_ms: int) -> None:
+    def _appended(self) -> None:
         assert self.leader is not None
-        if self.leader.appended(self.log.log_end_offset, now_ms):
+        if self.leader.appended(self.log.log_end_offset, self._replicas.monotonic_ms()):
             self.log.advance_high_watermark(self.leader.high_watermark)
         self.watchers.wake()
 
@@ -213,6 +213,10 @@ class Replicas:
     def broker_epoch(self) -> int:
         return self._node.lifecycle.broker_epoch
 
+    def monotonic_ms(self) -> int:
+        """The clock that tells how long followers have been behind; never the wall's, by which records are stamped."""
+        return int(self._node.world.clock.monotonic_ms())
+
     @property
     def lag_max_ms(self) -> int:
         return int(self._node.settings["replica.lag.time.max.ms"])
@@ -279,7 +283,7 @@ class Replicas:
             error, row = refused.code, None
         if replica.leader is None:
             return
-        now_ms = int(self._node.world.clock.monotonic_ms())
+        now_ms = self.monotonic_ms()
         if not error and row is not None:
             accepted = replica.leader.altered(proposal, frozenset(row.isr), row.leader_epoch, row.partition_epoch, now_ms)
             replica.progress(accepted)
@@ -328,7 +332,7 @@ class Replicas:
         if replica is None:
             opened = self._open(topic_partition, topic.topic_id)
             replica = self._by_partition[topic_partition] = Replica(self, topic_partition, topic.topic_id, opened)
-        replica.become(state, int(self._node.world.clock.monotonic_ms()))
+        replica.become(state, self.monotonic_ms())
         if replica.follower is not None:
             self._node.fetchers.assign(replica)
         else:

@@ -47,6 +47,11 @@ def to_text(state: QuorumState, voters: Iterable[int], version: int = 0) -> str:
     return json.dumps(row, separators=(",", ":"))
 
 
+def voters_in_text(text: str) -> list[int]:
+    """The static voters among whom the state came about; version 1 keeps them in the log instead."""
+    return sorted(int(voter["voterId"]) for voter in json.loads(text).get("currentVoters") or ())
+
+
 def from_text(text: str) -> QuorumState:
     """Raises ValueError for what is no quorum-state: the node must not guess for whom it voted."""
     try:
