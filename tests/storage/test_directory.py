@@ -77,12 +77,25 @@ def test_logs_and_their_offsets_survive_a_clean_stop_and_a_crash() -> None:
     directory.broker_epoch = 42
     directory.close(NOW)
     assert disk.exists("data/.kafka_cleanshutdown")
+    assert LogDirectory.open(disk.copy(), "data").broker_epoch == 42, "a broker tells it when it registers, before it loads"
     again = loaded(disk)
     assert not disk.exists("data/.kafka_cleanshutdown")
     assert again.broker_epoch == 42
     assert {partition: values_of(log) for partition, log in again.logs.items()} == expected
     assert again.logs[A].log_start_offset == 5
     assert all(log.recovery_point == 10 and log.topic_id == TOPIC_ID for log in again.logs.values())
+
+
+def test_loading_leaves_the_epoch_of_this_run_alone() -> None:
+    disk = formatted()
+    directory = loaded(disk)
+    directory.broker_epoch = 42
+    directory.close(NOW)
+    again = LogDirectory.open(disk, "data")
+    again.broker_epoch = 43  # registered
+    again.load(lambda _: CONFIG, NOW)
+    again.close(NOW)
+    assert LogDirectory.open(disk, "data").broker_epoch == 43
 
 
 def test_deleted_logs_leave_at_once_and_their_files_later() -> None:

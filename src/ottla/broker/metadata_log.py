@@ -36,6 +36,7 @@ class MetadataLog:
     def __init__(self, world: World, folder: str, config: LogConfig) -> None:
         self._world = world
         self._path = f"{folder}/{METADATA_PARTITION}"
+        # Always as after a crash: the clean-shutdown marker goes only when the other logs are loaded, long after the first append.
         self._log = Log.open(world.disk, self._path, METADATA_PARTITION, METADATA_TOPIC_ID, config, world.clock.wall_ms())
         self._incoming: File | None = None  # a snapshot on its way from the leader
 

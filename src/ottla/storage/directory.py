@@ -48,7 +48,10 @@ class LogDirectory:
         self.node_id = int(properties["node.id"])
         self.directory_id = uuid_parse(properties["directory.id"])
         self.logs: dict[TopicPartition, Log] = {}
-        self.broker_epoch = -1  # of the run that stopped cleanly before this one (KIP-966); set it to this run's before `close`
+        marker = f"{path}/{checkpoints.CLEAN_SHUTDOWN}"
+        self._was_clean = disk.exists(marker)
+        # Of the run that stopped cleanly before this one (KIP-966), until it is set to this run's, which `close` writes down.
+        self.broker_epoch = checkpoints.read_clean_shutdown(disk.read_all(marker)) if self._was_clean else -1
         self._open_files = OpenFiles(max_open_files)
         self._loaded = self._closed = False
         self._outgoing: list[tuple[int, str]] = []  # (due, folder)
@@ -95,11 +98,9 @@ class LogDirectory:
 
     def load(self, config_of: Callable[[str], LogConfig], now_ms: int) -> None:
         """Opens every log: cheaply after a clean stop, with recovery after a crash."""
-        marker = f"{self.path}/{checkpoints.CLEAN_SHUTDOWN}"
-        clean = self._disk.exists(marker)
+        clean = self._was_clean
         if clean:
-            self.broker_epoch = checkpoints.read_clean_shutdown(self._disk.read_all(marker))
-            self._disk.remove(marker)
+            self._disk.remove(f"{self.path}/{checkpoints.CLEAN_SHUTDOWN}")
         recovery_points = self._read(checkpoints.RECOVERY_POINTS)
         start_offsets = self._read(checkpoints.LOG_START_OFFSETS)
         high_watermarks = self._read(checkpoints.HIGH_WATERMARKS)
