@@ -33,10 +33,25 @@ systems the same {questions:,} questions and comparing the answers field by fiel
 same scripts with those four clients against both.
 """
 
+# What no single answer shows: how nodes deal with each other. Each has its test; `raft`, `metadata` and `replication` say more.
+CLUSTER = (
+    "A broker whose connection is lost and whose port refuses another one is fenced at once; silence is left to "
+    "`broker.session.timeout.ms`, which is all that Kafka's controller goes by.",
+    "A broker lets clients in once it is registered and its logs are open. While every broker is fenced, `Metadata` names the one "
+    "that answers, never none: librdkafka takes an empty list at its word.",
+    "The voters of ottla's own quorums are those of `controller.quorum.voters`, for ever. Under Kafka's controllers they come from "
+    "the log, as there.",
+    "A controller does not start if `controller.quorum.voters` has its id at a port where it does not listen, nor any node whose "
+    "list differs from that of the quorum's leader.",
+    "A metadata log that cannot be written stands still until it can be, and the node with it; one that cannot be synced ends the node.",
+    "A leader that is named again in a later epoch counts nothing that it knew of its followers before.",
+    "The last of several nodes that stop together does not wait for a controller that can no longer be.",
+)
+
 
 def page() -> str:
     questions = sum(len(versions) for name in SCENARIOS for versions in kept(name).values())
-    parts = [INTRODUCTION.format(questions=questions), *_served(), *_not_served(), *_differences()]
+    parts = [INTRODUCTION.format(questions=questions), *_served(), *_not_served(), *_differences(), *_cluster()]
     return "\n".join(parts) + "\n"
 
 
@@ -79,6 +94,12 @@ def _differences() -> Iterator[str]:
     for rule in ACCEPTED:
         apis = re.findall(r"[A-Z]\w+", rule.question)
         yield f"- {' and '.join(f'`{name}`' for name in apis) or 'Everywhere'}: {rule.reason}"
+
+
+def _cluster() -> Iterator[str]:
+    yield "\n## Where a cluster behaves otherwise\n"
+    for sentence in CLUSTER:
+        yield f"- {sentence}"
 
 
 def test_the_page_is_what_the_tables_say() -> None:

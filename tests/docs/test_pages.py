@@ -10,8 +10,8 @@ import pytest
 from tests.docs.runner import PageRun, blocks, expect
 
 ROOT = Path(__file__).resolve().parents[2]
-# These are prose about the code, and a table of its own test (test_tools.py).
-NOT_RUN = {"SIMULATION.md", "ARCHITECTURE.md", "COMPATIBILITY.md", "API.md", "kafka-tools.md"}
+# These are prose about the code, and pages with tests of their own (test_tools.py, test_three_machines.py).
+NOT_RUN = {"SIMULATION.md", "ARCHITECTURE.md", "COMPATIBILITY.md", "API.md", "kafka-tools.md", "three-machines.md"}
 SLOW = {"spark.md", "pipelines.md"}  # start Spark
 PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name not in NOT_RUN)
 
