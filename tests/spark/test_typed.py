@@ -89,6 +89,19 @@ def test_a_value_that_does_not_parse_goes_to_corrupt_with_the_reason_and_nothing
     assert first["_corrupt"] is None
 
 
+def test_a_schema_given_to_spark_chooses_among_the_columns_and_may_not_forbid_nulls() -> None:
+    asked = options(value_format="json", value_schema=ORDER)
+    assert read(asked, [b'{"order_id": 1, "product": "tea"}'], parse_ddl("product string, _offset long", "x")) == [
+        {"product": "tea", "_offset": 100}
+    ]
+    own = options(value_format="json")
+    assert read(own, [b'{"a": 1}'], parse_ddl("a long, _deleted boolean", "x")) == [{"a": 1, "_deleted": False}]
+    with pytest.raises(OptionError, match="column a is NOT NULL in the schema of the query"):
+        read(own, [b'{"a": 1}'], parse_ddl("a long NOT NULL", "x"))
+    with pytest.raises(OptionError, match=r"column b is not in option value\.schema"):
+        read(asked, [], parse_ddl("b long", "x"))
+
+
 def test_failfast_names_the_record() -> None:
     asked = options(value_format="json", value_schema=ORDER, value_mode="failfast")
     assert "_corrupt" not in typed.schema_of(asked).names

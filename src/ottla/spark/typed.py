@@ -99,6 +99,9 @@ class TypedRows:
         unknown = [name for name in asked.names if name not in self._format.columns.names]
         if unknown:
             raise OptionError(f"column {unknown[0]} is not in option {SCHEMA}, which has {', '.join(self._format.columns.names)}")
+        required = [field.name for field in schema.fields if not field.nullable]
+        if required:  # Spark would believe it, and a record without a value has no columns
+            raise OptionError(f"column {required[0]} is NOT NULL in the schema of the query; say that in option {SCHEMA} instead")
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
