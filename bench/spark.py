@@ -1,77 +1,49 @@
 """`python -m bench.spark`: the same Spark session reads and writes the same topic through `ottla` and through Spark's Kafka connector.
 
-python -m bench.spark                  # 2.5 million records of about 300 bytes, 4 partitions, local[2]; the median of three warm runs
-python -m bench.spark --records 200000 --rounds 1
+python -m bench.spark                  # 2.5 million records of 100 B to 1 kB, 4 partitions, local[2]; medians of three warm rounds
+python -m bench.spark --broker kafka   # the same with Apache Kafka as the broker
+python -m bench.spark --only "batch read" latency --rounds 5
 python -m bench.spark --smoke          # 20,000 records, one round: to see that it runs
 
-The broker is ottla's. The connector's jars are fetched once with Maven into `.cache`. Both go by turns after one run of each that is
-not counted; a figure is records by the second.
+The connector's jars are fetched once with Maven into `.cache`. All go by turns after one turn of each that is not counted; a figure
+is records by the second. `exactly-once write` stands beside the connector's streaming write, which is at least once: it has no
+other. `memory` is the most that one Python process of Spark held during all this. `latency` is measured from a record's production,
+at 1,000 a second, to its arrival at a consumer of the topic that the query copies it to.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.console import Console
 from rich.table import Table
-from tests.compatibility.node import OttlaNode
+from tests.compatibility.connector import NoConnector, connector_jars
 
-ROOT = Path(__file__).resolve().parents[1]
-JARS = (
-    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
-    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
-    ("org.apache.kafka", "kafka-clients", "3.9.1"),
-    ("org.apache.commons", "commons-pool2", "2.12.1"),
-)
-FETCH_LIMIT_S = 300
+from bench.systems import NAMES, running
+
 PARTITIONS = 4
 FORMATS = ("kafka", "ottla")
+FIGURES = ("batch read", "streaming read", "batch write", "streaming write", "exactly-once write", "latency")
 TOPIC = "bench-spark"
+RATE = 1000  # records by the second, for latency
+SAMPLE_S = 0.05
+QUERY_LIMIT_S = 300
 
 
 def _record_of(column: str) -> tuple[str, str]:
     """A key and a value of 100 bytes to 1 kB, made of a number."""
     return f"cast({column} AS string) AS key", f"concat({column}, repeat('x', 90 + cast({column} % 900 AS int))) AS value"
-
-
-class NoConnector(Exception):
-    """The connector could not be fetched; the message says why."""
-
-
-def connector_jars() -> list[Path]:
-    folder = ROOT / ".cache" / "spark-kafka-connector"
-    folder.mkdir(parents=True, exist_ok=True)
-    found = []
-    for group, artifact, version in JARS:
-        path = folder / f"{artifact}-{version}.jar"
-        if not path.exists():
-            _fetch(f"{group}:{artifact}:{version}", folder)
-        found.append(path)
-    return found
-
-
-def _fetch(coordinates: str, folder: Path) -> None:
-    """Maven puts it into its own repository first, and a second goal copies it from there."""
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise NoConnector("Maven (mvn) is needed to fetch Spark's Kafka connector")
-    for goal in (
-        ["dependency:get", f"-Dartifact={coordinates}", "-Dtransitive=false"],
-        ["dependency:copy", f"-Dartifact={coordinates}", f"-DoutputDirectory={folder}"],
-    ):
-        done = subprocess.run([maven, "-q", "-B", *goal], capture_output=True, text=True, timeout=FETCH_LIMIT_S, check=False)
-        if done.returncode:
-            raise NoConnector(f"Maven could not fetch {coordinates}: {(done.stdout + done.stderr).strip()[-300:]}")
 
 
 class Bench:
@@ -81,7 +53,7 @@ class Bench:
         self._bootstrap = bootstrap
         self._made = 0
 
-    def _topic(self) -> str:
+    def topic(self) -> str:
         from ottla import sync
 
         self._made += 1
@@ -90,58 +62,204 @@ class Bench:
             admin.create_topic(name, PARTITIONS, 1)
         return name
 
-    def rows(self) -> Any:
-        """Records of 100 bytes to 1 kB, the same ones each time."""
-        return self._spark.range(self._records, numPartitions=PARTITIONS).selectExpr(*_record_of("id"))
+    def _drop(self, topic: str) -> None:
+        """So that the disk, and what it still has to write, stay the same from turn to turn."""
+        from ottla import sync
+
+        with sync.Admin(bootstrap_servers=self._bootstrap) as admin:
+            admin.delete_topics([topic])
+
+    def _checkpoint(self) -> str:
+        self._made += 1
+        return str(self._folder / f"checkpoint-{self._made}")
 
     def fill(self) -> str:
-        topic = self._topic()
-        self.rows().write.format("ottla").mode("append").options(**self._cluster, topic=topic).save()
+        topic = self.topic()
+        self._rows().write.format("ottla").mode("append").options(**self._cluster, topic=topic).save()
         return topic
 
-    def read(self, name: str, topic: str) -> None:
+    def _rows(self) -> Any:
+        return self._spark.range(self._records, numPartitions=PARTITIONS).selectExpr(*_record_of("id"))
+
+    def read(self, name: str, topic: str) -> float:
         """Every column that costs something is looked at."""
+        began = time.perf_counter()
         frame = self._spark.read.format(name).options(**self._cluster, subscribe=topic).load()
         row = frame.selectExpr("count(*) AS n", "sum(length(value)) AS size", "sum(length(key)) AS keys").collect()[0]
+        taken = time.perf_counter() - began
         assert row.n == self._records, f"{name} read {row.n} of {self._records} records"
+        return taken
 
-    def stream(self, name: str, topic: str) -> None:
-        from pyspark.sql import functions as f
+    def stream(self, name: str, topic: str) -> float:
+        frame = self._spark.readStream.format(name).options(**self._cluster, subscribe=topic, startingOffsets="earliest").load()
+        began = time.perf_counter()
+        self._available_now(frame.selectExpr("length(value) AS size", "length(key) AS keys").writeStream.format("noop"))
+        return time.perf_counter() - began
 
-        source = self._spark.readStream.format(name).options(**self._cluster, subscribe=topic, startingOffsets="earliest").load()
-        self._made += 1
-        query = (
-            source.select(f.length("value").alias("size"))
-            .writeStream.format("noop")
-            .option("checkpointLocation", str(self._folder / f"checkpoint-{self._made}"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-        read = sum(progress["numInputRows"] for progress in query.recentProgress)
-        assert read == self._records, f"{name} streamed {read} of {self._records} records"
+    def _available_now(self, writer: Any) -> None:
+        query = writer.option("checkpointLocation", self._checkpoint()).trigger(availableNow=True).start()
+        assert query.awaitTermination(QUERY_LIMIT_S)
+        seen = sum(progress["numInputRows"] for progress in query.recentProgress)
+        assert seen == self._records, f"{seen} of {self._records} records"
 
-    def write(self, name: str, topic: str) -> None:
-        target = self._topic()
-        self.rows().write.format(name).mode("append").options(**self._cluster, topic=target).save()
+    def write(self, name: str, _: str) -> float:
+        target = self.topic()
+        began = time.perf_counter()
+        self._rows().write.format(name).mode("append").options(**self._cluster, topic=target).save()
+        taken = time.perf_counter() - began
+        self._drop(target)
+        return taken
+
+    def stream_write(self, name: str, _: str, **more: str) -> float:
+        """One micro-batch of all records, made by Spark's own rate source."""
+        target = self.topic()
+        options = {"rowsPerBatch": self._records, "numPartitions": PARTITIONS}
+        frame = self._spark.readStream.format("rate-micro-batch").options(**options).load().selectExpr(*_record_of("value"))
+        began = time.perf_counter()
+        self._available_now(frame.writeStream.format(name).options(**self._cluster, topic=target, **more))
+        taken = time.perf_counter() - began
+        self._drop(target)
+        return taken
+
+    def latency(self, name: str, seconds: float, **more: str) -> dict[str, float]:
+        """In milliseconds, of what was produced in the last two thirds of the time."""
+        source, target = self.topic(), self.topic()
+        frame = self._spark.readStream.format(name).options(**self._cluster, subscribe=source).load()
+        writer = frame.select("key", "value").writeStream.format(name).options(**self._cluster, topic=target, **more)
+        query = writer.option("checkpointLocation", self._checkpoint()).start()
+        try:
+            delays = _delays(self._bootstrap, source, target, seconds)
+            batches = [row["durationMs"]["triggerExecution"] for row in query.recentProgress if row["numInputRows"]]
+        finally:
+            query.stop()
+        delays.sort()
+        return {
+            "p50": delays[len(delays) // 2],
+            "p99": delays[len(delays) * 99 // 100],
+            "micro-batch": statistics.median(batches),
+        }
 
 
-def measure(work: Callable[[str, str], None], topic: str, records: int, rounds: int) -> dict[str, float]:
-    """By turns, so that a disturbance of the machine falls on both."""
-    taken: dict[str, list[float]] = {name: [] for name in FORMATS}
+def _delays(bootstrap: str, source: str, target: str, seconds: float) -> list[float]:
+    from ottla import sync
+
+    stop = threading.Event()
+    delays: list[float] = []
+
+    def consume() -> None:
+        with sync.Consumer(bootstrap_servers=bootstrap, isolation_level="read_committed") as consumer:
+            consumer.assign([(target, number) for number in range(PARTITIONS)])
+            while not stop.is_set():
+                delays.extend((time.time() - float(record.value[:20])) * 1000 for record in consumer.poll(200))
+
+    reader = threading.Thread(target=consume)
+    reader.start()
+    with sync.Producer(bootstrap_servers=bootstrap, linger_ms=1) as producer:
+        began, sent = time.monotonic(), 0
+        while (elapsed := time.monotonic() - began) < seconds:
+            while sent < elapsed * RATE:
+                producer.send(source, f"{time.time():20.6f}".encode() + bytes(80), key=b"%d" % sent)
+                sent += 1
+            time.sleep(0.01)
+        producer.flush()
+    time.sleep(3)
+    stop.set()
+    reader.join()
+    return delays[len(delays) // 3 :]
+
+
+@contextmanager
+def workers_weighed(weights: list[float]) -> Iterator[None]:
+    """Appends what the heaviest Python process of Spark held meanwhile, in MB."""
+    stop, most = threading.Event(), 0.0
+
+    def sample() -> None:
+        nonlocal most
+        while not stop.wait(SAMPLE_S):
+            for process in psutil.Process().children(recursive=True):
+                try:
+                    if "pyspark.daemon" in process.cmdline():
+                        most = max(most, process.memory_info().rss / 1e6)
+                except psutil.Error:
+                    continue
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        weights.append(most)
+
+
+def turns(
+    kinds: dict[str, Callable[[], float]], records: int, rounds: int, show: Callable[[str], None]
+) -> dict[str, list[float]]:
+    """By turns, so that a disturbance of the machine falls on all; the first turn of each is for warming up."""
+    taken: dict[str, list[float]] = {name: [] for name in kinds}
     for number in range(rounds + 1):
-        for name in FORMATS:
-            began = time.perf_counter()
-            work(name, topic)
-            if number:  # the first is for warming up
-                taken[name].append(time.perf_counter() - began)
-    return {name: records / statistics.median(times) for name, times in taken.items()}
+        for name, work in kinds.items():
+            seconds = work()
+            show(f"  {name} {seconds:.2f} s{'' if number else ' (not counted)'}")
+            if number:
+                taken[name].append(records / seconds)
+    return taken
+
+
+def measure(bench: Bench, given: argparse.Namespace, records: int, rounds: int, show: Callable[[str], None]) -> dict[str, Any]:
+    topic = bench.fill()
+    once = {"exactlyOnce": "true"}
+    found: dict[str, Any] = {}
+    plans: dict[str, dict[str, Callable[[], float]]] = {
+        "batch read": {name: lambda name=name: bench.read(name, topic) for name in FORMATS},
+        "streaming read": {name: lambda name=name: bench.stream(name, topic) for name in FORMATS},
+        "batch write": {name: lambda name=name: bench.write(name, topic) for name in FORMATS},
+        "streaming write": {name: lambda name=name: bench.stream_write(name, topic) for name in FORMATS},
+    }
+    if "exactly-once write" in given.only:  # in the same turns as the other two, with which it is compared
+        plans["streaming write"]["exactly once"] = lambda: bench.stream_write("ottla", topic, **once)
+    weights: list[float] = []
+    with workers_weighed(weights):
+        for figure, kinds in plans.items():
+            if figure in given.only or (figure == "streaming write" and "exactly once" in kinds):
+                show(figure)
+                found[figure] = {name: statistics.median(rates) for name, rates in turns(kinds, records, rounds, show).items()}
+    found["memory"] = {"heaviest Python worker, MB": weights[0]}
+    if "latency" in given.only:
+        seconds = 5 if given.smoke else given.latency_s
+        found["latency"] = {name: bench.latency(name, seconds) for name in FORMATS}
+        found["latency"]["exactly once"] = bench.latency("ottla", seconds, **once)
+    return found
+
+
+def report(found: dict[str, Any], title: str) -> None:
+    table = Table("records/s", "connector", "ottla", "ratio", title=title)
+    for figure, row in found.items():
+        if figure in ("memory", "latency"):
+            continue
+        table.add_row(figure, f"{row['kafka']:,.0f}", f"{row['ottla']:,.0f}", f"{row['ottla'] / row['kafka']:.2f}")
+        if "exactly once" in row:
+            once = row["exactly once"]
+            table.add_row("exactly-once write", f"{row['kafka']:,.0f}", f"{once:,.0f}", f"{once / row['kafka']:.2f}")
+            table.add_row("  its time by our own at least once", "", "", f"{row['ottla'] / once:.2f}")
+    console = Console()
+    console.print(table)
+    for name, value in found["memory"].items():
+        console.print(f"{name}: {value:,.0f}")
+    for name, row in found.get("latency", {}).items():
+        console.print(
+            f"latency at {RATE:,} records/s, {name}: " + ", ".join(f"{key} {value:,.0f} ms" for key, value in row.items())
+        )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.spark", description="format('ottla') beside Spark's Kafka connector.")
     parser.add_argument("--records", type=int, default=2_500_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--broker", choices=NAMES, default="ottla")
+    parser.add_argument("--only", nargs="+", choices=FIGURES, default=FIGURES, metavar="FIGURE", help=", ".join(FIGURES))
+    parser.add_argument("--latency-s", type=float, default=30)
     parser.add_argument("--smoke", action="store_true", help="20,000 records, one round")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
@@ -153,27 +271,17 @@ def main() -> int:
     except NoConnector as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
-    found = {}
     with tempfile.TemporaryDirectory(prefix="ottla-bench-spark-") as folder:
-        node = OttlaNode(Path(folder) / "node")
-        node.start()
         spark = session("ottla bench", settings={"spark.jars": jars, "spark.driver.memory": "2g"})
         try:
-            bench = Bench(spark, node.bootstrap, records, Path(folder))
-            topic = bench.fill()
-            for figure, work in (("batch read", bench.read), ("streaming read", bench.stream), ("write", bench.write)):
-                found[figure] = measure(work, topic, records, rounds)
+            with running(given.broker, Path(folder) / "node") as system:
+                bench = Bench(spark, system.bootstrap, records, Path(folder))
+                found = measure(bench, given, records, rounds, lambda line: print(line, file=sys.stderr, flush=True))
         finally:
             spark.stop()
-            node.stop()
-    table = Table(
-        "records/s", *FORMATS, "ratio", title=f"{records:,} records, {PARTITIONS} partitions, local[2], {rounds} rounds"
-    )
-    for figure, row in found.items():
-        table.add_row(figure, *(f"{row[name]:,.0f}" for name in FORMATS), f"{row['ottla'] / row['kafka']:.2f}")
-    Console().print(table)
+    report(found, f"{records:,} records, {PARTITIONS} partitions, local[2], {rounds} rounds, broker: {given.broker}")
     if given.json:
-        given.json.write_text(json.dumps({"records": records, "rounds": rounds, "figures": found}, indent=1) + "\n")
+        given.json.write_text(json.dumps({"broker": given.broker, "records": records, "figures": found}, indent=1) + "\n")
     return 0
 
 

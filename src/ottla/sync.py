@@ -17,15 +17,14 @@ is one here, run on the loop. One loop and one thread serve all objects of the p
 from __future__ import annotations
 
 import asyncio
-import atexit
 import inspect
-import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from ottla.background import background_loop, run
 from ottla.client import admin as _admin
 from ottla.client import consumer as _consumer
 from ottla.client import producer as _producer
@@ -38,38 +37,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ITERATION_WAIT_MS = 500.0  # an iteration looks up this often, so that Ctrl-C is heard
-
-_lock = threading.Lock()
-_loop: asyncio.AbstractEventLoop | None = None
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
-
-
-def background_loop() -> asyncio.AbstractEventLoop:
-    global _loop
-    with _lock:
-        if _loop is None or _loop.is_closed():
-            loop = _loop = _new_loop()
-            threading.Thread(target=loop.run_forever, name="ottla", daemon=True).start()
-            atexit.register(loop.call_soon_threadsafe, loop.stop)
-        return _loop
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on the background loop and wait. Ctrl-C, or any other exception here, cancels it."""
-    future = asyncio.run_coroutine_threadsafe(work, background_loop())
-    try:
-        return future.result()
-    except BaseException:
-        future.cancel()
-        raise
 
 
 async def _call(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

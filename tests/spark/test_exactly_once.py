@@ -221,3 +221,17 @@ def test_records_that_the_broker_refuses_fail_the_task(broker: str) -> None:
 def test_exactly_once_is_refused_for_a_batch_query() -> None:
     with pytest.raises(OptionError, match="option exactlyOnce is for streaming queries"):
         BatchWriter(parse({"kafka.bootstrap.servers": "localhost:1", "topic": "a", "exactlyOnce": "true"}, reading=False), VALUES)
+
+
+def test_batches_larger_than_a_topic_takes_are_cut(broker: str) -> None:
+    with sync.Admin(bootstrap_servers=broker) as admin:
+        admin.create_topic("narrow", 1, 1, configs={"max.message.bytes": "2000"})
+    writer = StreamWriter(parse({"kafka.bootstrap.servers": broker, "topic": "narrow"}, reading=False), VALUES)
+    values = [f"{number}" * 20 for number in range(500)]
+    writer.write(iter([pa.record_batch([pa.array(values)], names=["value"])]))
+    with sync.Consumer(bootstrap_servers=broker, auto_offset_reset="earliest") as consumer:
+        consumer.assign([("narrow", 0)])
+        found: list[str] = []
+        while len(found) < len(values):
+            found += [record.value.decode() for record in consumer.poll(1000)]
+    assert found == values

@@ -5,22 +5,28 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+import pyarrow as pa
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import StructType
 
 from ottla import sync
 from ottla.embedded.cluster import EmbeddedCluster
+from ottla.model.errors import OttlaError
 from ottla.spark.arrow import PORTION_BYTES
 from ottla.spark.options import OptionError, Options, parse
-from ottla.spark.reading import DataLost
-from ottla.spark.source import BatchReader, OttlaSource, PushingReader, StreamReader
+from ottla.spark.reading import DataLost, OffsetRange
+from ottla.spark.sink import StreamWriter
+from ottla.spark.source import BatchReader, OttlaSource, PushingReader, RangePartition, StreamReader
+from tests.compatibility.node import OttlaNode
 
 pytestmark = pytest.mark.spark  # so that .ci/run, which has PySpark, runs what ./test leaves out
 T0 = 1_700_000_000_000
@@ -177,3 +183,57 @@ def test_a_later_transaction_of_a_producer_that_aborted_is_read_in_whatever_port
     found = rows(BatchReader(options(broker, "aborted", **{"isolation.level": "read_committed"})))
     assert [row["value"] for row in found] == [b"0", b"2", b"4"]
     assert len(rows(BatchReader(options(broker, "aborted")))) == 6
+
+
+def test_a_checkpoint_of_another_topic_is_named(broker: EmbeddedCluster) -> None:
+    fill(broker, "this", 3)
+    with pytest.raises(DataLost, match=r"the checkpoint has read that-0, which this query does not read"):
+        StreamReader(options(broker, "this")).latestOffset({"that": {"0": 2}}, ReadAllAvailable())
+
+
+def test_a_start_beyond_the_log_is_refused_and_does_not_read_nothing(broker: EmbeddedCluster) -> None:
+    fill(broker, "brief", 3)
+    asked = options(broker, "brief", startingOffsets='{"brief":{"0":9}}')
+    with pytest.raises(OptionError, match="option startingOffsets goes beyond what is there: brief-0 ends at 3, not 9"):
+        BatchReader(asked).partitions()
+    with pytest.raises(OptionError, match="option startingOffsets goes beyond what is there: brief-0 ends at 3, not 9"):
+        StreamReader(asked).initialOffset()
+
+
+@pytest.mark.parametrize("text", ['{"a":{"0":-3}}', '{"a":{"0":"x"}}', '{"a":5}', "[1]", '{"a":{"b":1}}', "late", "{"])
+def test_offsets_that_are_none_are_refused_with_an_example(text: str) -> None:
+    with pytest.raises(OptionError, match="option startingOffsets must be earliest, latest or JSON like"):
+        parse({"kafka.bootstrap.servers": "localhost:1", "subscribe": "a", "startingOffsets": text}, reading=True)
+
+
+def test_a_broker_that_is_down_is_one_sentence_at_once_when_a_query_is_planned() -> None:
+    nowhere = parse({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "a"}, reading=True)
+    for plan in (BatchReader(nowhere).partitions, StreamReader(nowhere).initialOffset):
+        with pytest.raises(OttlaError, match=r"^127.0.0.1:1: nothing listens there; is the broker running"):
+            plan()
+
+
+def test_a_broker_that_comes_back_in_mid_query_is_waited_for(tmp_path: Path) -> None:
+    """A task that begins while the broker restarts reads, and writes, when it is back."""
+    with OttlaNode(tmp_path) as node:
+        with sync.Admin(bootstrap_servers=node.bootstrap) as admin:
+            admin.create_topic("restarted", 1, 1)
+        given = {"kafka.bootstrap.servers": node.bootstrap}
+        writer = StreamWriter(parse(given | {"topic": "restarted"}, reading=False), StructType())
+        reader = StreamReader(parse(given | {"subscribe": "restarted", "startingOffsets": "earliest"}, reading=True))
+        values = pa.record_batch([pa.array(["a", "b"])], names=["value"])
+        assert reader.initialOffset() == {"restarted": {"0": 0}}
+        node.kill()
+        with ThreadPoolExecutor() as threads:
+            written = threads.submit(writer.write, iter([values]))
+            node.start()
+            written.result(timeout=60)
+            node.kill()
+            found = threads.submit(rows_of, reader, RangePartition(OffsetRange("restarted", 0, 0, 2)))
+            node.start()
+            assert [row["value"] for row in found.result(timeout=60)] == [b"a", b"b"]
+        assert reader.latestOffset({"restarted": {"0": 0}}, ReadAllAvailable()) == {"restarted": {"0": 2}}
+
+
+def rows_of(reader: Any, part: RangePartition) -> list[dict[str, Any]]:
+    return [row for batch in reader.read(part) for row in batch.to_pylist()]

@@ -10,6 +10,7 @@ from ottla.client.accumulator import Batch, Row
 from ottla.records.batch import stamp_producer
 from ottla.records.builder import MAX_RECORD_OVERHEAD, assemble, attributes_of, encode_record, record_size_limit
 from ottla.records.compression import compress
+from ottla.records.record import decode_batch
 from ottla.records.varint import NULL, varint
 
 # Besides the overhead that Kafka counts: the lengths of key and value at their longest, and the number of headers.
@@ -72,3 +73,8 @@ def encode_batch(batch: Batch, codec: int, level: int | None, transactional: boo
         producer_epoch=identity.epoch,
         base_sequence=batch.sequence,
     )
+
+
+def decoded_rows(encoded: bytearray) -> list[Row]:
+    """Back from a batch that was encoded by columns to its rows, for who must cut it."""
+    return [(record.timestamp, record.key, record.value, tuple(record.headers)) for record in decode_batch(encoded)]

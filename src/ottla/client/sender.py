@@ -16,7 +16,7 @@ from ottla.client.accumulator import NO_IDENTITY, SEQUENCE_MASK, Accumulator, Ba
 from ottla.client.cluster import Cluster
 from ottla.client.connection import Connection
 from ottla.client.delivery import call_back, wake
-from ottla.client.encoding import encode_batch
+from ottla.client.encoding import decoded_rows, encode_batch
 from ottla.client.errors import ClientClosed, NetworkError, WaitTimedOut
 from ottla.client.metadata import Broker, code_of
 from ottla.client.rounds import Rounds
@@ -283,7 +283,9 @@ class Sender:
             self._refused(batch, error, retriable=False)
 
     def _split(self, batch: Batch) -> bool:
-        """A batch that compresses worse than thought is cut in two and sent again."""
+        """A batch that compresses worse than thought, or is larger than its topic takes, is cut in pieces and sent again."""
+        if batch.encoded is not None:
+            batch.rows, batch.encoded = decoded_rows(batch.encoded), None
         pieces = self._accumulator.split(batch, self._settings["batch_size"])
         if pieces is None:
             return False

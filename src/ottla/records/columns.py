@@ -445,8 +445,25 @@ def _encode_records(key: Any, value: Any, times: Ints, headers: Any | None) -> m
     return memoryview(joined.buffers()[2])[first:last]
 
 
+def _two_byte_varints() -> tuple[npt.NDArray[np.uint16], Ints]:
+    """The bytes of -1 and of the numbers that fit into two bytes, in this order, and how many of them count."""
+    zigzag = np.concatenate(([1], np.arange(0, 2 * _TABLED, 2))).astype(np.uint16)
+    sizes = np.where(zigzag < 0x80, 1, 2).astype(np.int64)
+    low = np.where(zigzag < 0x80, zigzag, zigzag & 0x7F | 0x80)
+    return (low | zigzag >> 7 << 8).astype("<u2"), sizes
+
+
+_TABLED = 1 << 13  # lengths and offsets within a batch are seldom larger
+_TABLE, _TABLE_SIZES = _two_byte_varints()
+
+
 def _varint_matrix(values: Ints) -> tuple[Octets, Ints]:
     """The bytes of each number in a row of its own, and how many of the row's bytes count."""
+    low, high = int(values.min()), int(values.max())
+    if low >= -1 and high < _TABLED:
+        place = values + 1
+        words = _TABLE[place].view(np.uint8).reshape(-1, 2)
+        return (words[:, :1], np.ones(len(values), np.int64)) if high < 0x40 else (words, _TABLE_SIZES[place])
     zigzag = ((values << 1) ^ (values >> 63)).astype(np.uint64)
     sizes = np.ones(len(values), np.int64)
     width, most = 1, int(zigzag.max())

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ottla.records.batch import BatchHeader
-from ottla.records.columns import Columns, decode_batches
+from ottla.records.columns import HEADER_TYPE, Columns, decode_batches
 from ottla.records.compression import NONE
 from ottla.records.control import visible_batches
 from ottla.spark.reading import Fetched, OffsetRange
@@ -104,5 +104,11 @@ def _spark_columns(columns: Columns, count: int, wanted: OffsetRange, headers: b
         "timestampType": pa.array(types),
     }
     if headers and columns.headers is not None:
-        fields["headers"] = columns.headers.slice(0, count)
+        fields["headers"] = _null_if_none(columns.headers).slice(0, count)
     return pa.RecordBatch.from_arrays(list(fields.values()), names=list(fields))
+
+
+def _null_if_none(headers: Any) -> Any:
+    """A record without headers has null in this column, not an empty list: as the connector has it."""
+    empty = pc.equal(pc.list_value_length(headers), 0)
+    return pa.ListArray.from_arrays(headers.offsets, headers.values, type=HEADER_TYPE, mask=empty)

@@ -9,16 +9,23 @@ What failed is not used again: `using` closes a client when the work with it rai
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ottla import sync
-from ottla.client.admin import Admin
+from ottla import background
 from ottla.client.cluster import Cluster
-from ottla.client.settings import AdminSettings, resolve, table
+from ottla.client.errors import NetworkError
+from ottla.client.settings import AdminSettings, resolve
+from ottla.spark.client_settings import of_kind
 from ottla.spark.options import Options
 
+if TYPE_CHECKING:
+    from ottla.client.admin import Admin
+
+PATIENCE_S = 30.0  # of executors, and of the driver once a batch is written
+RETRY_S = 0.25
 MOST_KEPT = 8  # one process seldom serves more clusters, or more ways to use one
 
 
@@ -35,15 +42,12 @@ _kept: dict[Any, asyncio.Task[Any]] = {}
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """On the loop of this process, from any other thread."""
-    return sync.run(work)
+    return background.run(work)
 
 
 def common_settings(options: Options) -> dict[str, Any]:
     """What every client takes: where the cluster is, and how to be let in."""
-    known = table(AdminSettings)
-    return {name: value for name, value in options.client.items() if name in known} | {
-        "bootstrap_servers": options.bootstrap_servers
-    }
+    return of_kind(AdminSettings, options.client) | {"bootstrap_servers": options.bootstrap_servers}
 
 
 def cluster(**settings: Any) -> Cluster:
@@ -52,17 +56,20 @@ def cluster(**settings: Any) -> Cluster:
 
 
 def admin(**settings: Any) -> Admin:
+    """Loaded when it is needed: executors that only read never pay for it (a tenth of a second)."""
+    from ottla.client.admin import Admin
+
     return Admin(**settings)
 
 
 @asynccontextmanager
-async def using(make: Callable[..., C], settings: Mapping[str, Any]) -> AsyncIterator[C]:
+async def using(make: Callable[..., C], settings: Mapping[str, Any], patience_s: float = 0.0) -> AsyncIterator[C]:
     """A client with these settings, running; kept for the next one who asks unless the work with it raises."""
     key = (make, *sorted(settings.items()))
     if key not in _kept:
         while len(_kept) >= MOST_KEPT:
             await _forget(next(iter(_kept)))
-        _kept[key] = asyncio.ensure_future(_started(make, settings))
+        _kept[key] = asyncio.ensure_future(started(make, settings, patience_s))
     try:
         yield await asyncio.shield(_kept[key])
     except BaseException:
@@ -70,14 +77,20 @@ async def using(make: Callable[..., C], settings: Mapping[str, Any]) -> AsyncIte
         raise
 
 
-async def _started(make: Callable[..., C], settings: Mapping[str, Any]) -> C:
-    made = make(**settings)
-    try:
-        await made.start()
-    except BaseException:
-        await made.close()
-        raise
-    return made
+async def started(make: Callable[..., C], settings: Mapping[str, Any], patience_s: float = 0.0) -> C:
+    """A client of one's own. With patience a cluster that cannot be reached is tried again: in mid-query a broker may be on its
+    way back, and Spark gives up a task that fails four times within a moment."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        made = make(**settings)
+        try:
+            await made.start()
+            return made
+        except BaseException as error:
+            await made.close()
+            if not isinstance(error, NetworkError) or time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(RETRY_S)
 
 
 async def _forget(key: Any) -> None:

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from ottla.client.producer import Producer
 from ottla.spark import connections, planning
 from ottla.spark.options import OptionError, Options
 
@@ -34,6 +33,8 @@ def send(options: Options, topic: str, batch: Any, bad: Mapping[int, str]) -> No
 
 
 async def _send(options: Options, topic: str, batch: Any, bad: Mapping[int, str]) -> None:
+    from ottla.client.producer import Producer  # a third of a second, which who only plans need not pay
+
     async with Producer(**connections.common_settings(options), acks="all") as producer:
         deliveries = []
         for row, reason in sorted(bad.items()):

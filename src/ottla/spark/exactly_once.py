@@ -118,17 +118,21 @@ class ExactlyOnceWriter(Writing, DataSourceStreamArrowWriter):
         share = None if entry.is_done else entry.share_of(task.slot)
         if share is None:
             return None
-        async with connections.using(connections.admin, self.settings) as admin:
+        async with connections.using(connections.admin, self.settings, connections.PATIENCE_S) as admin:
             is_committed = await _committed(admin, share.transaction, task.batch_id)
         return None if is_committed else share
 
     async def _write_transaction(self, iterator: Iterator[pa.RecordBatch], task: Task) -> tuple[int, OpenTransaction]:
         settings = {"transaction_timeout_ms": TRANSACTION_TIMEOUT_MS, **self.producer_settings}
-        async with Producer(**settings, transactional_id=task.transactional_id(self.prefix)) as producer:
+        settings["transactional_id"] = task.transactional_id(self.prefix)
+        producer = await connections.started(Producer, settings, connections.PATIENCE_S)
+        try:
             await producer.init_transactions()
             await producer.begin_transaction()
             rows = await send_all(producer, self.records(iterator), self.options.text("topic"))
             return rows, await producer.detach_transaction()
+        finally:
+            await producer.close()
 
     # On the driver -----------------------------------------------------------------------------------------------------
 
@@ -144,7 +148,7 @@ class ExactlyOnceWriter(Writing, DataSourceStreamArrowWriter):
         if entry is not None and entry.is_done:
             return
         decided = _decision(messages, entry, batch_id)
-        async with connections.using(connections.admin, self.settings) as admin:
+        async with connections.using(connections.admin, self.settings, connections.PATIENCE_S) as admin:
             await self._abort_others(admin, query_id, decided)
             if not decided.shares:
                 return  # nothing was written, and a replay of the batch will write nothing either
@@ -176,7 +180,7 @@ class ExactlyOnceWriter(Writing, DataSourceStreamArrowWriter):
         open_ = [each.transaction for each in messages if each.transaction is not None]
         if not open_ or await self.ledger.find(messages[0].query_id, batch_id) is not None:
             return
-        async with connections.using(connections.admin, self.settings) as admin:
+        async with connections.using(connections.admin, self.settings, connections.PATIENCE_S) as admin:
             for transaction in open_:
                 try:
                     await admin.end_transaction(transaction, commit=False)

@@ -88,7 +88,7 @@ class Ledger:
         home = partition_of(query_id.encode(), PARTITIONS)
         start, end = await self._bounds(home)
         step = FIRST_LOOK
-        async with connections.using(connections.cluster, self._settings) as cluster:
+        async with connections.using(connections.cluster, self._settings, connections.PATIENCE_S) as cluster:
             while end > start:
                 low = max(start, end - step)
                 newest = await _newest_of(cluster, home, low, end, query_id, batch_id)
@@ -98,7 +98,7 @@ class Ledger:
         return None
 
     async def _bounds(self, home: int) -> tuple[int, int]:
-        async with connections.using(connections.admin, self._settings) as admin:
+        async with connections.using(connections.admin, self._settings, connections.PATIENCE_S) as admin:
             where = self._settings["bootstrap_servers"]
             if where not in _prepared:
                 await _prepare(admin)
@@ -109,7 +109,7 @@ class Ledger:
     async def write(self, query_id: str, batch_id: int, entry: Entry) -> None:
         """On all in-sync replicas before it returns; entries that can no longer be asked for go."""
         home = partition_of(query_id.encode(), PARTITIONS)
-        async with connections.using(_producer, self._settings) as producer:
+        async with connections.using(_producer, self._settings, connections.PATIENCE_S) as producer:
             await producer.send_and_wait(TOPIC, entry.to_bytes(), key=_key(query_id, batch_id), partition=home)
             if entry.is_done and batch_id >= KEPT_BATCHES:
                 await producer.send(TOPIC, None, key=_key(query_id, batch_id - KEPT_BATCHES), partition=home)

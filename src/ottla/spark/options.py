@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
-from ottla.client.settings import CommonSettings, ConsumerSettings, ProducerSettings
-from ottla.model.errors import OttlaError
+from ottla.spark.client_settings import OptionError as OptionError
+from ottla.spark.client_settings import converted
 
 EARLIEST, LATEST = -2, -1
 Offsets = dict[str, dict[int, int]]  # topic → partition → offset; EARLIEST and LATEST stand for themselves
@@ -31,14 +31,10 @@ _BY_LOWER = {name.lower(): name for name in _NAMES}
 # Settings of Kafka's Java clients that mean nothing here, or that the source sets itself, as the connector does.
 _FIXED = {
     "key.deserializer", "value.deserializer", "key.serializer", "value.serializer", "enable.auto.commit", "auto.offset.reset",
-    "interceptor.classes", "partition.assignment.strategy",
+    "interceptor.classes", "partition.assignment.strategy", "transactional.id",
 }  # fmt: skip
 
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-class OptionError(OttlaError):
-    """An option that is unknown, missing or impossible; the sentence names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +104,7 @@ def parse(options: Mapping[str, str], *, reading: bool) -> Options:
     for name in ("startingOffsets", "endingOffsets"):
         if name in values:
             parse_offsets(name, values[name])
-    made = Options(servers, values=values, client=_converted(client))
+    made = Options(servers, values=values, client=converted(client))
     if from_files and not any(name in values for name in _TOPICS):
         return made  # all there are
     return _with_topics(made) if reading else made
@@ -124,18 +120,6 @@ def _check_isolation(values: Mapping[str, str]) -> None:
     level = values.get("isolation.level", "read_uncommitted")
     if level not in ("read_committed", "read_uncommitted"):
         raise OptionError(f"option isolation.level must be read_committed or read_uncommitted, not {level!r}")
-
-
-def _converted(client: Mapping[str, str]) -> dict[str, Any]:
-    """Text to what the clients' settings want; a setting that no client of ours has is dropped, as it is Java's own."""
-    known: dict[str, Any] = {}
-    for settings in (CommonSettings, ConsumerSettings, ProducerSettings):
-        known |= settings.__annotations__
-    out: dict[str, Any] = {}
-    for name, text in client.items():
-        if name in known:
-            out[name] = json.loads(text) if re.fullmatch(r"-?\d+(\.\d+)?|true|false", text) else text
-    return out
 
 
 def _with_topics(options: Options) -> Options:
@@ -174,8 +158,10 @@ def parse_offsets(name: str, text: str) -> Offsets | int:
     if word in ("earliest", "latest"):
         return EARLIEST if word == "earliest" else LATEST
     try:
-        rows = json.loads(text)
-        return {str(topic): {int(p): int(offset) for p, offset in parts.items()} for topic, parts in rows.items()}
+        rows = {str(topic): {int(p): int(at) for p, at in parts.items()} for topic, parts in json.loads(text).items()}
+        if any(at < EARLIEST for parts in rows.values() for at in parts.values()):
+            raise ValueError
+        return rows
     except (ValueError, AttributeError, TypeError):
         example = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
         raise OptionError(f"option {name} must be earliest, latest or JSON like {example}, not {text!r}") from None

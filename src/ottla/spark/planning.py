@@ -10,16 +10,18 @@ import json
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ottla.client.admin import Admin
-from ottla.client.admin.types import TopicDescription
 from ottla.client.errors import PartialFailure
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import TopicPartition
 from ottla.spark import connections
 from ottla.spark.options import EARLIEST, LATEST, OptionError, Options, parse_offsets
 from ottla.spark.reading import OffsetRange
+
+if TYPE_CHECKING:
+    from ottla.client.admin import Admin
+    from ottla.client.admin.types import TopicDescription
 
 T = TypeVar("T")
 Positions = dict[TopicPartition, int]
@@ -108,15 +110,16 @@ async def latest_offsets(admin: Admin, options: Options, partitions: Iterable[To
     return await admin.latest_offsets(partitions, isolation_level=options.isolation_level)
 
 
-async def check_ends(admin: Admin, options: Options, end: Positions) -> None:
-    """An end beyond the log would be waited for. Raises OptionError."""
-    text = options.text("endingOffsets")
-    if text is None or isinstance(parse_offsets("endingOffsets", text), int):
+async def check_within(admin: Admin, options: Options, name: str, asked: Positions) -> None:
+    """Offsets that were given by number must be there: an end beyond the log would be waited for, a start reads nothing without
+    saying so. Raises OptionError."""
+    text = options.text(name)
+    if text is None or isinstance(parse_offsets(name, text), int):
         return
-    latest = await latest_offsets(admin, options, end)
-    beyond = [f"{key} ends at {latest[key]}, not {offset}" for key, offset in end.items() if offset > latest[key]]
+    latest = await latest_offsets(admin, options, asked)
+    beyond = [f"{key} ends at {latest[key]}, not {offset}" for key, offset in asked.items() if offset > latest[key]]
     if beyond:
-        raise OptionError(f"option endingOffsets goes beyond what is there: {', '.join(beyond)}")
+        raise OptionError(f"option {name} goes beyond what is there: {', '.join(beyond)}")
 
 
 def _times(options: Options, side: str) -> Mapping[str, Mapping[int, int]] | int | None:

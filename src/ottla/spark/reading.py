@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from ottla import sync
+from ottla.background import background_loop
 from ottla.client.cluster import Cluster
 from ottla.model.errors import ApiError, ErrorCode, OttlaError
 from ottla.protocol.messages.fetch import FetchRequest
@@ -58,7 +58,7 @@ def fetched(settings: Mapping[str, Any], wanted: OffsetRange, committed_only: bo
 
     async def work() -> None:
         try:
-            async with connections.using(connections.cluster, settings) as cluster:
+            async with connections.using(connections.cluster, settings, connections.PATIENCE_S) as cluster:
                 async for item in _fetches(cluster, settings, wanted, committed_only, fail_on_data_loss):
                     await room.acquire()
                     ready.put(item)
@@ -67,7 +67,7 @@ def fetched(settings: Mapping[str, Any], wanted: OffsetRange, committed_only: bo
             ready.put(error)
             raise
 
-    loop = sync.background_loop()
+    loop = background_loop()
     task = asyncio.run_coroutine_threadsafe(work(), loop)
     try:
         while (item := ready.get()) is not _DONE:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
+import zipfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +22,15 @@ JAVA_ANSWER_S = 30
 
 class SparkUnavailable(OttlaError):
     """Java or PySpark is missing or too old: one sentence that says what to install."""
+
+
+SMALL = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+}
 
 
 def java_version() -> int | None:
@@ -54,31 +66,47 @@ def check() -> None:
         )
 
 
-SMALL = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.driver.memory": "1g",
-    "spark.driver.host": "127.0.0.1",
-}
+def ship(spark: Any) -> str:
+    """Give the executors of a cluster the ottla of this process, by one call after the session is made; returns the archive's path.
+
+    The packages that ottla needs and that are not pure Python (numpy, pyarrow, crc32c, cramjam) must be in the Python of the
+    executors: installed there, or sent along as an archive (`spark.archives`)."""
+    import ottla
+    import pyspark_ottla
+
+    folder = tempfile.mkdtemp(prefix="ottla-ship-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = os.path.join(folder, "ottla.zip")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for module in (ottla, pyspark_ottla):
+            root = os.path.dirname(os.path.abspath(module.__file__ or ""))
+            for place, _, names in os.walk(root):
+                for name in names:
+                    if not name.endswith((".pyc", ".pyo")):
+                        full = os.path.join(place, name)
+                        archive.write(full, os.path.relpath(full, os.path.dirname(root)))
+    spark.sparkContext.addPyFile(path)
+    return path
 
 
-def prepare_environment() -> None:
+def prepare_environment(is_local: bool = True) -> None:
     """Without PYSPARK_PYTHON Spark would start the system's Python, which knows nothing of ottla."""
+    if is_local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={_QUIET}")
 
 
 def session(name: str, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> Any:
-    """A small local session unless told otherwise."""
+    """A small local session unless told otherwise. On a cluster its own settings count, and executors must reach this host."""
     check()
-    prepare_environment()
+    is_local = master.startswith("local")
+    prepare_environment(is_local)
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder
     builder = builder.master(master).appName(name)
-    for key, value in (SMALL | dict(settings or {})).items():
+    for key, value in ((SMALL if is_local else {}) | dict(settings or {})).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

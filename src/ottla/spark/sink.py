@@ -20,12 +20,15 @@ from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, Stri
 
 from ottla.client.delivery import Delivery
 from ottla.client.producer import Producer
+from ottla.client.settings import ProducerSettings
 from ottla.spark import connections, tables, typed
+from ottla.spark.client_settings import of_kind
 from ottla.spark.options import OptionError, Options
 from ottla.spark.sentences import plainly
 
 log = logging.getLogger("ottla.spark")
-BATCH_SIZE = 512 << 10
+BATCH_SIZE = 1_000_000  # a topic takes batches of a mebibyte unless it is told otherwise; the producer cuts those that it refuses
+REQUEST_SIZE = 4 << 20
 LINGER_MS = 20
 _COLUMNS = {
     "key": (StringType, BinaryType),
@@ -110,12 +113,12 @@ class Writing:
 
     @property
     def producer_settings(self) -> dict[str, Any]:
-        defaults = {"batch_size": BATCH_SIZE, "linger_ms": LINGER_MS}
-        return defaults | dict(self.options.client) | self.settings
+        defaults = {"batch_size": BATCH_SIZE, "linger_ms": LINGER_MS, "max_request_size": REQUEST_SIZE}
+        return defaults | of_kind(ProducerSettings, self.options.client) | self.settings
 
     def write_at_least_once(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         async def work() -> Written:
-            async with connections.using(Producer, self.producer_settings) as producer:
+            async with connections.using(Producer, self.producer_settings, connections.PATIENCE_S) as producer:
                 return Written(await send_all(producer, self.records(iterator), self.options.text("topic")))
 
         return connections.run(work())

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from ottla.model.ids import TopicPartition
 from ottla.spark import dead_letters, planning, tables, typed
 from ottla.spark.filters import Narrowing, narrow
-from ottla.spark.options import EARLIEST, LATEST, OptionError, Options, parse
+from ottla.spark.options import EARLIEST, LATEST, OptionError, Options, parse, parse_offsets
 from ottla.spark.reading import DataLost, Fetched, OffsetRange
 from ottla.spark.schemas import parse_ddl
 from ottla.spark.sentences import plainly, plainly_each
@@ -150,6 +150,17 @@ class Reading:
         return [RangePartition(row) for row in cut]
 
 
+def _refuse(options: Options, name: str, place: int, word: str) -> None:
+    """A batch query that starts at the end, or ends at the start, reads nothing: as the connector has it, that is a mistake."""
+    asked = parse_offsets(name, options.text(name) or ("earliest" if word == "latest" else "latest"))
+    if asked == place:
+        raise OptionError(f"option {name} cannot be {word} in a batch query: there would be nothing to read")
+    if not isinstance(asked, int):
+        wrong = [f"{topic}-{number}" for topic, rows in asked.items() for number, at in rows.items() if at == place]
+        if wrong:
+            raise OptionError(f"option {name} cannot be {place} ({word}) for {', '.join(wrong)}: there would be nothing to read")
+
+
 class BatchReader(Reading, DataSourceReader):
     @plainly
     def partitions(self) -> Sequence[InputPartition]:
@@ -158,16 +169,15 @@ class BatchReader(Reading, DataSourceReader):
 
     def bounds(self) -> tuple[planning.Positions, planning.Positions]:
         options = self.options
-        if options.text("startingOffsets", "earliest").strip().lower() == "latest":  # type: ignore[union-attr]
-            raise OptionError("option startingOffsets cannot be latest in a batch query: there would be nothing to read")
-        if (options.text("endingOffsets") or "latest").strip().lower() == "earliest":
-            raise OptionError("option endingOffsets cannot be earliest: there would be nothing to read")
+        _refuse(options, "startingOffsets", LATEST, "latest")
+        _refuse(options, "endingOffsets", EARLIEST, "earliest")
 
         async def plan(admin: Any) -> tuple[planning.Positions, planning.Positions]:
             partitions = await planning.partitions_of(admin, options)
             start = await planning.resolve(admin, options, partitions, "starting", EARLIEST)
             end = await planning.resolve(admin, options, partitions, "ending", LATEST)
-            await planning.check_ends(admin, options, end)
+            await planning.check_within(admin, options, "startingOffsets", start)
+            await planning.check_within(admin, options, "endingOffsets", end)
             return await self.narrowed(admin, start, end)
 
         return planning.ask(options, plan)
@@ -224,7 +234,9 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
         async def first(admin: Any) -> planning.Positions:
             partitions = await planning.partitions_of(admin, self.options)
-            return await planning.resolve(admin, self.options, partitions, "starting", LATEST)
+            start = await planning.resolve(admin, self.options, partitions, "starting", LATEST)
+            await planning.check_within(admin, self.options, "startingOffsets", start)
+            return start
 
         return planning.to_json(planning.ask(self.options, first))
 
@@ -273,11 +285,17 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _check_not_behind(self, begin: planning.Positions, end: planning.Positions) -> None:
         if not self.options.flag("failOnDataLoss", True):
             return
-        lost = [key for key, offset in begin.items() if key not in end or end[key] < offset]
+        gone = [key for key in begin if key not in end]
+        if gone:
+            raise DataLost(
+                f"the checkpoint has read {', '.join(map(str, gone))}, which this query does not read: the topic was deleted, or "
+                "the option checkpointLocation names that of another query. Set failOnDataLoss=false to go on without it."
+            )
+        lost = [key for key, offset in begin.items() if end[key] < offset]
         if lost:
             raise DataLost(
-                f"the checkpoint is ahead of {', '.join(map(str, lost))}: the topic was deleted or made anew, or the checkpoint "
-                "belongs to another one. Set failOnDataLoss=false to go on with what is there."
+                f"the checkpoint is ahead of {', '.join(map(str, lost))}: the topic was made anew. Set failOnDataLoss=false to go "
+                "on with what is there."
             )
 
     @plainly
