@@ -1,0 +1,84 @@
+"""A real Spark standalone cluster, master and two workers from the PySpark package: ottla is shipped by one call, and a straggler
+that Spark runs a second time beside the first (speculation) does not write twice."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyspark
+
+from ottla import sync
+from tests.compatibility.node import OttlaNode
+from tests.compatibility.process import start, stop
+from tests.compatibility.wire import free_port, wait_until
+from tests.spark.kills import Driver, Run
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+
+HOME = Path(pyspark.__file__).parent
+START_LIMIT_S = 90
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a master that has two workers of one core each."""
+    folder = tmp_path_factory.mktemp("standalone")
+    # Nothing of this process's way to ottla reaches the executors: they must use what is shipped.
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
+    port = free_port()
+    url = f"spark://127.0.0.1:{port}"
+    script = str(HOME / "bin" / "spark-class")
+
+    def launch(name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        command = [script, f"org.apache.spark.deploy.{name.split('-')[0]}", *arguments]
+        return start(command, folder / f"{name}.log", env=environment, cwd=folder)
+
+    running = [launch("master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")]
+    log = folder / "master.Master.log"
+    try:
+        wait_until("the master", lambda: "ALIVE" in log.read_text(), limit_s=START_LIMIT_S)
+        for number, host in enumerate(("127.0.0.1", "localhost")):  # two hosts to Spark, which speculates only on another one
+            arguments = ("--host", host, "--cores", "1", "--memory", "1g", "--webui-port", "0", url)
+            running.append(launch(f"worker.Worker-{number}", *arguments))
+        wait_until("two workers", lambda: log.read_text().count("Registering worker") == 2, limit_s=START_LIMIT_S)
+        yield url
+    finally:
+        for process in reversed(running):
+            stop(process)
+
+
+def test_a_pipeline_runs_on_a_cluster_with_ottla_shipped_and_speculation_writes_nothing_twice(
+    master: str, tmp_path: Path
+) -> None:
+    settings = {
+        "spark.executor.memory": "512m",
+        "spark.executor.cores": "1",
+        "spark.pyspark.python": sys.executable,
+        "spark.speculation": "true",
+        "spark.speculation.interval": "50ms",
+        "spark.speculation.multiplier": "1.01",
+        "spark.speculation.quantile": "0.3",
+        "spark.speculation.minTaskRuntime": "50ms",
+        "spark.executorEnv.PYTHONPATH": "",
+    }
+    with OttlaNode(tmp_path / "node") as node:
+        run = Run(node, tmp_path, 0, records=4_000, source={"maxOffsetsPerTrigger": "2000"})
+        run.prepare()
+        with Driver(tmp_path, [run], master, spark=settings, ship=True, straggler=4.0) as driver:
+            assert driver.wait() == 0, driver.said()[-5000:]
+        said = driver.said()
+        assert re.search(r"executors use \S*ottla\.zip/ottla/__init__\.py", said), said[-2000:]
+        with sync.Admin(bootstrap_servers=node.bootstrap) as admin:
+            names = [each.id for each in admin.list_transactions()]
+        assert any(re.search(r"-0\.\d+$", name) for name in names), f"no second attempt wrote anything: {names}"
+        assert run.verdict() == ""
