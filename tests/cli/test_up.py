@@ -155,6 +155,16 @@ def test_three_brokers_serve_and_stop_together(tmp_path: Path) -> None:
     assert all((tmp_path / f"node-{number}" / ".kafka_cleanshutdown").exists() for number in (1, 2, 3))
 
 
+def test_a_folder_of_one_broker_is_not_made_into_three(tmp_path: Path) -> None:
+    """Two new voters could agree without the one that knows the topics."""
+    (tmp_path / "node-1").mkdir()
+    (tmp_path / "node-1" / "meta.properties").write_text("version=1\ncluster.id=4L6g3nShT-eMCtK--X86sw\nnode.id=1\n")
+    refused = ottla("up", "--port", "0", "--brokers", "3", "--data", str(tmp_path))
+    assert refused.returncode == 1
+    assert "holds a cluster of 1" in refused.stderr
+    assert not (tmp_path / "node-2").exists()
+
+
 def test_brokers_do_not_outlive_the_command_that_started_them(tmp_path: Path) -> None:
     with running("up", "--port", "0", "--brokers", "2", "--data", str(tmp_path)) as (process, _):
         children = psutil.Process(process.pid).children()

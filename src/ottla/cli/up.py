@@ -55,10 +55,15 @@ def command(host: str, port: int, brokers: int, data: str, ephemeral: bool, sett
 
 
 def _run(host: str, port: int, brokers: int, data: str, settings: dict[str, str], log_level: str) -> int:
-    from ottla.embedded.formatting import cluster_id_in, format_node, new_id
+    from ottla.embedded.formatting import cluster_id_in, format_node, new_id, nodes_in
     from ottla.embedded.properties import plan, properties
 
     check_settings(settings)
+    held = nodes_in(data)
+    if held not in (0, brokers):
+        raise click.ClickException(
+            f"{data} holds a cluster of {held}, and who votes in it is fixed: --brokers {held}, or another --data"
+        )
     plans = plan(brokers, data, host=host, port=port)
     cluster_id = cluster_id_in(data) or new_id()
     for node in plans:

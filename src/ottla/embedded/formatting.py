@@ -34,6 +34,13 @@ def is_formatted(directory: str, disk: Disk | None = None) -> bool:
     return (disk or RealDisk()).exists(f"{directory}/{META_PROPERTIES}")
 
 
+def nodes_in(directory: str) -> int:
+    """How many nodes' folders are in a directory: as many as vote in the cluster that was made there."""
+    disk = RealDisk()
+    names = disk.list(directory) if disk.exists(directory) else []
+    return sum(name.startswith("node-") and is_formatted(f"{directory}/{name}", disk) for name in names)
+
+
 def format_node(directory: str, cluster_id: str, node_id: int, levels: Mapping[str, int] = BOOTSTRAP_LEVELS) -> None:
     """Make the folder a node's own, unless it is already. `levels`: the features that a new cluster starts with."""
     disk = RealDisk()
