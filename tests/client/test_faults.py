@@ -368,6 +368,22 @@ async def _leader(bootstrap: str, topic: str = "t") -> int:
         return found.partitions[0].leader
 
 
+async def _move_leaders(admin: Admin, topic: str) -> None:
+    """Every partition of a topic to the next of its replicas, with everybody alive."""
+    parts = (await admin.describe_topic(topic)).partitions
+    old = {part.partition: part.leader for part in parts}
+    places = {(topic, part.partition): (*part.replicas[1:], part.replicas[0]) for part in parts}
+    await admin.alter_partition_reassignments(places)
+
+    async def have_moved() -> bool:
+        with suppress(ApiError):
+            await admin.elect_leaders(list(places))
+        found = (await admin.describe_topic(topic)).partitions
+        return all(part.leader == part.replicas[0] != old[part.partition] for part in found)
+
+    await eventually(have_moved)
+
+
 async def test_leader_moved_while_sending_is_followed_without_loss_or_repetition():
     async with EmbeddedCluster(3, settings=SETTINGS) as cluster:
         async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
@@ -380,14 +396,8 @@ async def test_leader_moved_while_sending_is_followed_without_loss_or_repetition
         async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
             for round in range(1, 5):
                 await eventually(lambda reached=200 * round: _at(sending, reached))
-                parts = (await admin.describe_topic("t")).partitions
-                leaders.add(parts[0].leader)
-                # The next replica becomes the preferred one, and then the leader.
-                await admin.alter_partition_reassignments(
-                    {("t", part.partition): (*part.replicas[1:], part.replicas[0]) for part in parts}
-                )
-                await eventually(admin.list_partition_reassignments, lambda found: not found)
-                await eventually(lambda: _elect(admin))
+                leaders.add((await admin.describe_topic("t")).partitions[0].leader)
+                await _move_leaders(admin, "t")
         async with asyncio.timeout(60):
             await running
         await sender.close()
@@ -395,12 +405,6 @@ async def test_leader_moved_while_sending_is_followed_without_loss_or_repetition
         assert not sending.failed
         assert sending.most_memory <= 20_000
         sending.judge(await read_log(cluster.bootstrap, "t"))
-
-
-async def _elect(admin: Admin) -> bool:
-    with suppress(ApiError):  # ELECTION_NOT_NEEDED: it leads already
-        await admin.elect_leaders([("t", number) for number in range(3)])
-    return all(part.leader == part.replicas[0] for part in (await admin.describe_topic("t")).partitions)
 
 
 async def test_producer_leaves_a_leader_that_was_cut_off_from_its_cluster():
@@ -504,3 +508,30 @@ async def test_stale_metadata_is_made_good_by_the_first_refusal():
                         for record in await reader.poll(500):
                             found[record.partition].append(int(record.value))
         assert all(numbers == list(range(partition, 90, 3)) for partition, numbers in found.items())
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_coordinator_moved_and_the_group_goes_on(protocol):
+    async with EmbeddedCluster(3, settings=SETTINGS) as cluster:
+        settings = QUICK | {"group_id": "g", "auto_offset_reset": "earliest", "group_protocol": protocol}
+        if protocol == "classic":
+            settings |= {"heartbeat_interval_ms": 50}
+        async with (
+            Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin,
+            Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as sender,
+            Consumer(bootstrap_servers=cluster.bootstrap, **settings) as reader,
+        ):
+            await admin.create_topic("t", 3, 3)
+            reader.subscribe(["t"])
+            seen: set[int] = set()
+            for first in (0, 30, 60):
+                for number in range(first, first + 30):
+                    await sender.send_and_wait("t", b"%d" % number, partition=number % 3)
+                async with asyncio.timeout(60):
+                    while len(seen) < first + 30:
+                        seen.update(int(record.value) for record in await reader.poll(200))
+                if first < 60:
+                    await _move_leaders(admin, "__consumer_offsets")
+            await reader.commit()
+            committed = await eventually(lambda: admin.group_offsets("g"))
+            assert {offset.offset for offset in committed.values()} == {30}

@@ -198,11 +198,6 @@ class Accumulator:
         batch.is_closed = True
         return batch
 
-    def is_batch_end(self, partition: TopicPartition) -> bool:
-        """Whether the last batch of a partition is (nearly) full: a good moment to move on to another."""
-        queue = self._queues.get(partition)
-        return queue is None or not queue.waiting or queue.waiting[-1].size >= self._limits.batch_size - BATCH_OVERHEAD
-
     def queue_sizes(self, topic: str) -> dict[int, int]:
         return {key.partition: len(queue.waiting) for key, queue in self._active.items() if key.topic == topic}
 
@@ -440,6 +435,3 @@ class Accumulator:
     @property
     def has_incomplete(self) -> bool:
         return bool(self._incomplete)
-
-    def in_flight_partitions(self) -> list[TopicPartition]:
-        return [key for key, queue in self._queues.items() if queue.sent]

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from ottla.client.ranges import assign_ranges
 from ottla.client.sticky import Racks, assign_sticky, transferring
-from ottla.client.subscriptions import Assignment, Subscription
+from ottla.client.subscriptions import Subscription
 from ottla.model.ids import TopicPartition
 
 DEFAULT_GENERATION = -1
@@ -183,7 +183,3 @@ def java_order(members: Sequence[Member]) -> list[Member]:
 
 
 BUILT_IN: dict[str, Callable[[], Assignor]] = {each.name: each for each in (Range, RoundRobin, Sticky, CooperativeSticky)}
-
-
-def as_assignments(assigned: Assigned) -> dict[str, Assignment]:
-    return {member: Assignment(tuple(partitions)) for member, partitions in assigned.items()}

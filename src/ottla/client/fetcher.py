@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ottla.client.cluster import Cluster
-from ottla.client.connection import Connection
 from ottla.client.errors import ClientClosed, NetworkError
 from ottla.client.metadata import Broker, code_of
 from ottla.client.positions import POLICY, Chunk, Position
@@ -344,6 +343,3 @@ class Fetcher:
                 self._wait({key: (position, 0)}, code)
         else:
             self.error = ApiError(code, f"{key}: {code.meaning}")
-
-    def connection_of(self, node: int) -> Connection | None:
-        return self._cluster.ready_connection(node, PURPOSE)

@@ -84,9 +84,6 @@ class UniformSticky:
         if total >= self._batch_size and (at_batch_end or total >= 2 * self._batch_size):
             del self._current[topic]
 
-    def forget(self, topic: str) -> None:
-        self._current.pop(topic, None)
-
     def _pick(self, available: Sequence[int], queues: Mapping[int, int] | None) -> int:
         if len(available) == 1:
             return available[0]
