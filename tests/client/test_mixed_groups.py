@@ -12,6 +12,7 @@ import pytest
 from tests.client.waiting import eventually
 
 RECORDS = 60
+FOREIGN_LIMIT_S = 60.0  # a Java virtual machine is started from source, beside whatever else runs
 
 
 class Foreign:
@@ -172,7 +173,7 @@ async def share(consumer, producer, topic, foreigners, partitions=3, **settings)
         return all(shares) and sum(map(len, shares)) == partitions and set().union(*shares) == everything
 
     try:
-        await eventually(settled)
+        await eventually(settled, limit_s=FOREIGN_LIMIT_S)
         sender = await producer()
         for number in range(RECORDS):
             await sender.send(topic, b"%d" % number, partition=number % partitions)
@@ -181,7 +182,7 @@ async def share(consumer, producer, topic, foreigners, partitions=3, **settings)
         async def all_heard() -> bool:
             return len(records) + sum(len(each.records) for each in foreigners) >= RECORDS
 
-        await eventually(all_heard)
+        await eventually(all_heard, limit_s=FOREIGN_LIMIT_S)
         heard = [*records, *(value for each in foreigners for value in each.records)]
         assert sorted(map(int, heard)) == list(range(RECORDS))
         for each in foreigners:
@@ -190,7 +191,7 @@ async def share(consumer, producer, topic, foreigners, partitions=3, **settings)
         async def ours_alone() -> bool:
             return set(ours.assignment()) == everything
 
-        await eventually(ours_alone)
+        await eventually(ours_alone, limit_s=FOREIGN_LIMIT_S)
     finally:
         polling.cancel()
         await asyncio.wait([polling])

@@ -12,10 +12,10 @@ T = TypeVar("T")
 LIMIT_S = 15.0
 
 
-async def eventually(ask: Callable[[], Awaitable[T]], is_so: Callable[[T], bool] = bool) -> T:
+async def eventually(ask: Callable[[], Awaitable[T]], is_so: Callable[[T], bool] = bool, limit_s: float = LIMIT_S) -> T:
     """The first answer that is as wanted. The last answer, or error, is what a failure shows."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + LIMIT_S
+    deadline = loop.time() + limit_s
     while True:
         try:
             answer = await ask()
