@@ -428,3 +428,13 @@ def test_a_described_group_shows_current_and_target_assignment():
     assert len(described["b"].target_assignment.topic_partitions[0].partitions) == 1
     assert described["a"].rack_id == "r1"
     assert describe(world).assignor_name == "uniform"
+
+
+def test_a_clock_that_was_set_back_does_not_hold_up_a_rebalance():
+    """Found by the simulator: the time of the last assignment lay in the future, and the group stood still until then."""
+    world = World(topic("t", 2), consumer_assignment_interval_ms=1_000)
+    first, second = Consumer(world, "a", ["t"]), Consumer(world, "b", ["t"])
+    first.heartbeat()
+    world.now_ms -= 600_000
+    second.heartbeat()
+    assert len({member.member_id: member for member in describe(world).members}["b"].target_assignment.topic_partitions) == 1

@@ -19,8 +19,7 @@ from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.messages.transactions import InitProducerIdRequest
 from ottla.records.builder import BatchBuilder
-from ottla.records.control import visible_batches
-from ottla.records.record import decode_batch
+from ottla.records.record import decode_batches
 from tests.simulation.checks import Violation
 from tests.simulation.history import History, Sent
 
@@ -183,5 +182,5 @@ class PlainReader:
         if answer.error_code:
             raise ApiError(ErrorCode(answer.error_code))
         data = bytes(answer.records or b"")
-        batches = [decode_batch(data, position) for position, _ in visible_batches(data)]
-        return [(record.offset, record.value) for batch in batches for record in batch if record.offset >= offset]
+        batches = decode_batches(data, from_offset=offset)  # a flipped bit raises CORRUPT_MESSAGE, which is tried again
+        return [(record.offset, record.value) for header, batch in batches if not header.is_control for record in batch]

@@ -11,6 +11,7 @@ from ottla.host import World
 from ottla.model.errors import ApiError
 from ottla.model.ids import uuid_text
 from ottla.storage.directory import LogDirectory, StorageError
+from tests.simulation.files import check_producers
 from tests.simulation.node import SimulatedNode
 from tests.simulation.simulation import Simulation
 
@@ -30,6 +31,7 @@ class SimulatedBroker:
         self._properties = properties
         self.node: Node | None = None  # while it runs
         self.ready = asyncio.Event()
+        self.starts = 0
         self.stopping = False  # it was told to stop
         self.down = False  # it was taken down, and whoever did it will start it again
         machine.disk.make_directory(DATA)
@@ -42,6 +44,9 @@ class SimulatedBroker:
     def start(self) -> None:
         self.ready.clear()
         self.stopping = self.down = False
+        if self.starts:
+            self.machine.journal.counts["restarts"] += 1
+        self.starts += 1
         self.machine.start(self._serve)
 
     def _start_again(self) -> None:
@@ -50,17 +55,25 @@ class SimulatedBroker:
 
     async def _serve(self, world: World) -> None:
         try:
-            node = Node(world, NodeConfig.from_properties(self._properties))
+            node = self.node = Node(world, NodeConfig.from_properties(self._properties))
             await node.start()
         except (StorageError, OSError, ApiError) as error:
             # As `ottla server` does: one sentence, exit 1. Whoever watches over it tries again.
+            self.node = None
             self.machine.journal.tell("refused starts", f"{self.name} does not start: {error}")
             self.machine.loop.outside.call_later(RESTART_SECONDS, self._start_again)
             return
-        self.node = node
+        check_producers(self.name, node)
         self.machine.loop.outside.call_soon(self.ready.set)
-        stopping = self._stopping = asyncio.Event()
-        await stopping.wait()
+        self._stopping = asyncio.Event()
+        node.on_failure = self._stopping.set
+        if node.failure is None:
+            await self._stopping.wait()
+        if node.failure is not None:  # as `ottla server` does: nothing is closed, and whoever watches over it starts it again
+            self.node = None
+            self.machine.journal.tell("failed nodes", f"{self.name} gives up: {node.failure}")
+            self.machine.loop.outside.call_later(RESTART_SECONDS, self._start_again)
+            return
         try:
             await node.stop()
         except (OSError, ApiError) as error:  # a full disk: what was not closed is recovered at the next start
@@ -97,6 +110,7 @@ class SimulatedCluster:
             SimulatedBroker(simulation.node(f"n{number}"), number, _properties(number, voters, settings or {}))
             for number in range(1, size + 1)
         ]
+        self.weakened: set[int] = set()  # brokers that lost power and have not caught up since
         self.bootstrap = [(broker.name, BROKER_PORT) for broker in self.brokers]
 
     async def start(self) -> None:

@@ -6,7 +6,8 @@ and truncations a prefix, the last append possibly torn (cut short, or of the ri
 folder's unsynced creations, renames and removals a prefix, as a journaling file system does. `sync_directory` makes entries
 durable; so does syncing a file for everything that was done to names before (an ext4 or xfs journal commits as a whole).
 
-Faults that are injected from outside: `capacity` (a full disk: ENOSPC), `sync_errors` and `read_errors` (EIO), `flip_bit`.
+Faults that are injected from outside: `capacity` (a full disk: ENOSPC), `sync_errors` and `read_errors` (EIO), `flip_bit` (what is
+stored rots), `read_flips` (what is stored is sound, but a read returns a record with one bit turned over).
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import errno
 import os
 import posixpath
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ottla.host.disk import Bytes
+from ottla.records.batch import HEADER_SIZE, headers
 from tests.simulation.journal import Journal
 
 SECTOR = 512
@@ -39,6 +41,7 @@ class Inode:
     durable: bytearray = field(default_factory=bytearray)
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)  # (position, appended) or (size, None) for a truncation
     modified_ms: int = 0
+    rewritten: int = 0  # how often what is durable was changed other than at its end
 
     def append(self, data: bytes) -> None:
         self.pending.append((len(self.content), data))
@@ -52,6 +55,7 @@ class Inode:
             self.content += bytes(size - len(self.content))
 
     def sync(self) -> None:
+        self.rewritten += any(data is None for _, data in self.pending)
         self.durable[:] = self.content
         self.pending.clear()
 
@@ -69,6 +73,7 @@ class Inode:
             assert data is not None
             _apply(survived, position, _tear(data, position, chance))
             torn = " and tore one"
+        self.rewritten += 1
         lost = len(self.pending) - kept
         before = len(self.content)
         self.content[:] = survived
@@ -121,6 +126,13 @@ class SimulatedFile:
         if self._disk.read_errors > 0:
             self._disk.read_errors -= 1
             raise _error(errno.EIO, self._path)
+        found = self.peek(position, size)
+        if self._disk.read_flips > 0 and self._path.endswith(".log"):
+            return self._disk.flipped(found, self._path)
+        return found
+
+    def peek(self, position: int, size: int) -> bytes:
+        """As the simulator reads: without faults."""
         return bytes(memoryview(self._inode.content)[position : position + size])
 
     def truncate(self, size: int) -> None:
@@ -162,6 +174,7 @@ class SimulatedDisk:
         self.capacity = DEFAULT_CAPACITY
         self.sync_errors = 0  # how many of the next syncs fail
         self.read_errors = 0
+        self.read_flips = 0  # how many of the next reads of records turn a bit over
         self.locks: set[str] = set()
         self.now_ms = now_ms
         self._journal = journal
@@ -286,8 +299,27 @@ class SimulatedDisk:
         for path, inode in sorted(self._names.items()):
             if lost := inode.cut_power(self._random):
                 torn += 1
-                self._journal.tell("lost writes", f"{self.name}: {path} {lost}")
+                self._journal.tell("torn writes" if " tore " in lost else "lost writes", f"{self.name}: {path} {lost}")
         return torn
+
+    def flipped(self, content: bytes, path: str) -> bytes:
+        """One bit of one record is not what was written. Only what a checksum covers, and only what is not the header: where a
+        batch begins and ends is read without looking at the checksum, in Kafka too."""
+        batches = [
+            (position + HEADER_SIZE, position + header.size) for position, header in headers(content) if header.size > HEADER_SIZE
+        ]
+        if not batches:
+            return content
+        self.read_flips -= 1
+        low, high = self._random.choice(batches)
+        turned = bytearray(content)
+        turned[self._random.randrange(low, high)] ^= 1 << self._random.randrange(8)
+        self._journal.tell("flipped reads", f"{self.name}: a read of {path} turned a bit over")
+        return bytes(turned)
+
+    def durable_files(self, folder: str) -> Iterator[tuple[str, Inode]]:
+        """What would be there if the power went now and nothing more survived."""
+        return ((path, inode) for path, inode in self._durable_names.items() if path.startswith(folder))
 
     def flip_bit(self, path: str, position: int, bit: int) -> None:
         """The medium rots, in what is durable too."""

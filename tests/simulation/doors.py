@@ -28,6 +28,10 @@ class SimulatedClock:
     def monotonic_ms(self) -> float:
         return self._loop.time() * 1000 * (1 + self._drift)
 
+    def skew(self, offset_ms: int, drift: float) -> None:
+        """Before the machine first starts."""
+        self.offset_ms, self._drift = offset_ms, drift
+
     def jump(self, by_ms: int) -> None:
         self.offset_ms += by_ms
 

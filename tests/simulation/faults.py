@@ -7,8 +7,13 @@ Faults are drawn so that what is promised must still hold. What may **not** be i
   sync and nobody is cut off; and until it has caught up, no other one is killed, stopped, paused or cut off: for a while
   the controller takes the dead machine for alive and in sync, and if the others leave, it is the last one standing (KIP-966
   is about this). A cluster of one loses power at any time, but then with `log.flush.interval.messages=1`.
-- A flipped bit in the only copy of a record: nothing could bring it back.
+- A flipped bit in the only copy of a record: nothing could bring it back. What rots is what is read for others while a node serves:
+  a read returns a record with one bit turned over, and whoever gets it must notice by the checksum and ask again. While a node
+  starts, its own copy may be the only one.
 - A clock that jumps in a run with time-based retention: deleting old records is then the promise.
+
+- A sync that fails and then, tried again, claims to have worked although the data is gone (Linux, 2018): a node that goes on after a
+  failed sync would be believed. Here what a failed sync left behind stays in memory and the next one may save it.
 
 Everything else may happen at any time and to any number of nodes at once: kills, pauses, cut connections, walls one way and both
 ways, slow links, slow disks, failing syncs, full disks, skewed clocks.
@@ -48,7 +53,9 @@ class Faults:
             (2, self._slow_disk),
             (1, self._full_disk),
             (2, self._jump_clock),
-            (2, self._restart),
+            (3, self._restart),
+            (2, self._flip_reads),
+            (1, self._fail_syncs),
         ]
         if power:
             kinds.append((3, self._cut_power))
@@ -57,7 +64,7 @@ class Faults:
         if focus == "raft":
             kinds += [(12, self._shake_the_controller)]
         # Each run has a favourite or two, so that rare combinations come up.
-        self._weights = [weight * self._random.choice((0, 1, 1, 3)) for weight, _ in kinds]
+        self._weights = [weight * self._random.choice((0, 1, 1, 1, 3)) for weight, _ in kinds]
         if not any(self._weights):
             self._weights[0] = 1
         self._kinds = [kind for _, kind in kinds]
@@ -69,6 +76,7 @@ class Faults:
             self._slow_link,
             self._restart,
             self._full_disk,
+            self._fail_syncs,
         )
         self._delicate = False  # a machine lost power and has not caught up yet
 
@@ -78,7 +86,6 @@ class Faults:
             kind = self._random.choices(self._kinds, self._weights)[0]
             if self._delicate and kind in self._isolating:
                 continue
-            self.count += 1
             task = asyncio.create_task(kind(), name=kind.__name__)  # type: ignore[arg-type]
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
@@ -93,7 +100,7 @@ class Faults:
         for broker in self._cluster.brokers:
             machine = broker.machine
             machine.disk.capacity = 1 << 40
-            machine.disk.sync_errors = 0
+            machine.disk.sync_errors = machine.disk.read_flips = 0
             machine.resume()
             if machine.workers is not None:
                 machine.workers.slowness = 1.0
@@ -125,6 +132,8 @@ class Faults:
         if broker is None or not (alone or (not isolated and not self._delicate and self._all_in_sync())):
             return
         self._delicate = not alone
+        self.count += 1
+        self._cluster.weakened.add(broker.node_id)
         broker.cut_power()
         await asyncio.sleep(self._duration())
         if not broker.machine.running:
@@ -132,6 +141,7 @@ class Faults:
         await asyncio.sleep(OUT_OF_SYNC_SECONDS)  # by now it was dropped from the in-sync sets, or is really in them
         if not alone:
             await self.until_in_sync()
+        self._cluster.weakened.discard(broker.node_id)
         self._delicate = False
 
     async def until_in_sync(self) -> None:
@@ -140,8 +150,8 @@ class Faults:
 
     def _all_in_sync(self) -> bool:
         """As the nodes themselves see it, all of them: none may be behind with the metadata."""
-        nodes = [broker.node for broker in self._cluster.brokers]
-        if not all(nodes):
+        nodes = [broker.node for broker in self._cluster.brokers if broker.ready.is_set()]
+        if len(nodes) < len(self._cluster.brokers) or not all(nodes):
             return False
         partitions = [
             partition
@@ -156,6 +166,7 @@ class Faults:
         victims = self._cluster.brokers if self._random.random() < 0.1 else [broker for broker in [self._broker()] if broker]
         for broker in victims:
             if broker.machine.running:
+                self.count += 1
                 how(broker)
         await asyncio.sleep(self._duration())
         for broker in victims:
@@ -166,6 +177,7 @@ class Faults:
         broker = self._broker()
         if broker is None or not broker.ready.is_set() or broker.stopping:
             return
+        self.count += 1
         self._simulation.journal.tell("controlled restarts", f"{broker.name} is told to stop")
         await broker.stop()
         await asyncio.sleep(self._duration() / 2)
@@ -178,6 +190,7 @@ class Faults:
         if not leading:
             return
         broker, seconds = self._random.choice(leading), self._random.uniform(0.5, 4.0)
+        self.count += 1
         how = self._random.randrange(3)
         internet, others = self._simulation.internet, [each.name for each in self._cluster.brokers if each is not leading[0]]
         if how == 0 and broker.machine.process is not None and not broker.machine.process.paused:
@@ -202,11 +215,13 @@ class Faults:
     async def _pause(self) -> None:
         broker = self._broker()
         if broker is not None and broker.machine.process is not None and not broker.machine.process.paused:
+            self.count += 1
             broker.machine.pause()
             await asyncio.sleep(self._duration())
             broker.machine.resume()
 
     async def _cut_connections(self) -> None:
+        self.count += 1
         for connection in self._simulation.internet.connections():
             if self._random.random() < 0.5:
                 client, server = connection.hosts
@@ -214,6 +229,7 @@ class Faults:
                 connection.cut()
 
     async def _wall(self) -> None:
+        self.count += 1
         hosts = sorted(self._simulation.internet.hosts)
         self._random.shuffle(hosts)
         split = self._random.randrange(1, len(hosts))
@@ -231,6 +247,7 @@ class Faults:
         self._simulation.journal.tell("fallen walls", "the walls fall")
 
     async def _slow_link(self) -> None:
+        self.count += 1
         hosts = sorted(self._simulation.internet.hosts)
         source, target = self._random.sample(hosts, 2)
         delay = self._random.uniform(0.01, 1.0)
@@ -244,6 +261,7 @@ class Faults:
         if broker is not None and broker.machine.workers is not None:
             workers = broker.machine.workers
             workers.slowness = self._random.uniform(10, 500)
+            self.count += 1
             self._simulation.journal.tell("slow disks", f"the disk of {broker.name} becomes {workers.slowness:.0f} times slower")
             await asyncio.sleep(self._duration())
             workers.slowness = 1.0
@@ -252,6 +270,7 @@ class Faults:
         broker = self._broker()
         if broker is not None:
             disk = broker.machine.disk
+            self.count += 1
             disk.capacity = disk.usage("/")[0] - disk.usage("/")[1] + self._random.randrange(SMALLEST_ROOM)
             self._simulation.journal.tell("full disks", f"the disk of {broker.name} is nearly full")
             await asyncio.sleep(self._duration())
@@ -261,4 +280,22 @@ class Faults:
         broker = self._random.choice(self._cluster.brokers)
         by_ms = self._random.randrange(-600_000, 600_000)
         self._simulation.journal.tell("clock jumps", f"the clock of {broker.name} jumps by {by_ms} ms")
+        self.count += 1
         broker.machine.clock.jump(by_ms)
+
+    async def _flip_reads(self) -> None:
+        """Only of a node that serves: what it reads while it starts may be the only copy."""
+        broker = self._broker()
+        if broker is not None and broker.ready.is_set():
+            self.count += 1
+            broker.machine.disk.read_flips += self._random.randrange(1, 4)
+            await asyncio.sleep(self._duration())
+            broker.machine.disk.read_flips = 0
+
+    async def _fail_syncs(self) -> None:
+        broker = self._broker()
+        if broker is not None and broker.ready.is_set():
+            self.count += 1
+            broker.machine.disk.sync_errors += self._random.randrange(1, 4)
+            await asyncio.sleep(self._duration())
+            broker.machine.disk.sync_errors = 0

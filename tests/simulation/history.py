@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ottla.model.ids import TopicPartition
+from tests.histories import History as CheckedHistory
+from tests.histories import Poll, Seen, Send
 
 
 @dataclass(slots=True)
@@ -49,3 +51,17 @@ class History:
         session = Session(reader, topic_partition, start, committed=committed)
         self.sessions.append(session)
         return session
+
+    def for_the_checker(self, others: CheckedHistory) -> CheckedHistory:
+        """What plain clients did, added to what the real ones wrote down, as the history checker reads it."""
+        for sent in self.sent:
+            outcome = "failed" if sent.refused else "unknown" if sent.offset is None else "acknowledged"
+            place = sent.topic_partition
+            others.sends.append(
+                Send(sent.producer, 0, place.topic, place.partition, sent.value, outcome=outcome, offset=sent.offset)
+            )
+        finals = [Session("at the end", place, 0, seen) for place, seen in self.final.items()]
+        for session in [*self.sessions, *finals]:
+            records = [Seen(tuple(session.topic_partition), offset, value) for offset, value in session.seen]
+            others.polls.append(Poll(f"{session.reader} {session.topic_partition}", 0, records, session.committed))
+        return others

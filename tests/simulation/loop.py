@@ -271,6 +271,6 @@ def _note_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> Non
     assert isinstance(loop, SimulatedLoop)
     error = context.get("exception")
     if not _PROCESS.get(loop.outside).dead:
-        where = "".join(traceback.format_exception(error)[-6:]) if error is not None else ""
+        where = "".join(traceback.format_exception(error)[-8:]) if error is not None else ""
         loop.errors.append(f"{loop.time():.6f} {context.get('message')}: {error!r}\n{where}")
         loop.journal.tell("uncaught exceptions", f"{_PROCESS.get(loop.outside).name}: {error!r}")

@@ -1,6 +1,6 @@
-"""Is the simulator any good? Broken variants of the code, each of which it must catch.
+"""Is the simulator any good? Broken variants of the code (`mutants.py`), each of which it must catch.
 
-    python -m tests.simulation.mutations [NAME …] [--seeds N]
+    python -m tests.simulation.mutations [NAME …] [--seeds N] [--jobs J]
 
 plays seeds against each variant until one fails, and prints which promise was broken and after how many seeds. A variant that
 survives is a hole in the workloads, the faults or the checks.
@@ -11,204 +11,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from multiprocessing import get_context
 
-from ottla.broker import fetchers, metadata_log, quorum
-from ottla.broker.controller import ActiveController
-from ottla.broker.lifecycle import Lifecycle
-from ottla.broker.replicas import Replica
-from ottla.model.errors import ErrorCode
-from ottla.raft import elections, leading
-from ottla.raft.log import LogView
-from ottla.raft.voters import VoterSet
-from ottla.replication.follower import PartitionFollower
-from ottla.replication.leader import PartitionLeader
-from ottla.storage.epochs import LeaderEpochs
-from ottla.storage.log import Log
-from ottla.storage.producers import ProducerStates, Staging
 from tests.simulation.__main__ import HASH_SEED
-from tests.simulation.clients import PlainProducer
+from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.run import run_seed
 
 FIRST_SEED = 300
 DEFAULT_SEEDS = 20
 BROKERS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    name: str
-    what: str
-    changes: tuple[tuple[Any, str, Any], ...]
-    focus: str = ""
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        former = [(owner, attribute, owner.__dict__[attribute]) for owner, attribute, _ in self.changes]
-        for owner, attribute, changed in self.changes:
-            setattr(owner, attribute, changed)
-        try:
-            yield
-        finally:
-            for owner, attribute, original in former:
-                setattr(owner, attribute, original)
-
-
-def _acknowledged_at_once(self: PartitionLeader, required_offset: int) -> ErrorCode | None:
-    return ErrorCode.NONE
-
-
-def _highest_instead_of_lowest(self: PartitionLeader, now_ms: int) -> bool:
-    ends = [remote.log_end_offset for remote in self._remotes.values() if remote.broker_id in self.isr]
-    highest = min(self.log_end_offset, max(ends, default=self.log_end_offset))
-    if highest <= self.high_watermark:
-        return False
-    self.high_watermark = highest
-    return True
-
-
-def _log_end_as_watermark(self: PartitionLeader, now_ms: int) -> bool:
-    if self.log_end_offset <= self.high_watermark:
-        return False
-    self.high_watermark = self.log_end_offset
-    return True
-
-
-def _no_truncation(self: Any, replica: Replica, decided: Any) -> None:
-    if replica.follower is not None:
-        replica.follower.truncated(replica.log.log_end_offset, replica.state.leader_epoch)
-
-
-def _shrink_counts_at_once(self: PartitionLeader, isr: frozenset[int]) -> Any:
-    proposal = _original_propose(self, isr)
-    self.isr = self.maximal_isr = isr
-    return proposal
-
-
-_original_propose = PartitionLeader._propose
-
-
-def _joins_at_once(self: PartitionLeader, remote: Any) -> bool:
-    return self._eligible(remote)
-
-
-def _votes_for_everybody(core: Any, candidate: Any, up_to_date: bool) -> bool:
-    return True
-
-
-def _votes_for_the_outdated(self: LogView, other: Any) -> bool:
-    return True
-
-
-def _unsynced_state(self: Any, state: Any, voters: Any) -> None:
-    self._world.disk.replace(
-        f"{self._path}/{metadata_log.QUORUM_STATE}", metadata_log.to_text(state, voters).encode(), sync=False
-    )
-
-
-def _commits_the_unflushed(core: Any, role: Any) -> None:
-    core.log.flushed_offset = core.log.end_offset
-    _original_commit(core, role)
-
-
-_original_commit = leading.commit
-
-
-def _append_without_leading(self: Any, records: Any, metadata_version: int) -> int:
-    first: int = self._log.append(records, metadata_version, self.leader.epoch)
-    self._appended(())
-    return first
-
-
-def _close_and_go_on(self: ActiveController) -> None:
-    for future in self._tickets.values():
-        if not future.done():
-            future.cancel()
-    self._tickets.clear()
-
-
-async def _register_without_waiting(self: Lifecycle) -> None:
-    self._node._load(self._node.world.clock.wall_ms())
-    await self._register()
-    self._node._load = lambda now_ms: None  # type: ignore[method-assign]
-
-
-def _keeps_empty_epochs(self: LeaderEpochs, end_offset: int) -> None:
-    if self.entries and self.entries[-1][1] > end_offset:
-        _original_truncate_end(self, end_offset)
-
-
-_original_truncate_end = LeaderEpochs.truncate_end
-
-
-def _forgets_producers(self: ProducerStates, entries: Any) -> None:
-    _original_load(self, {})
-
-
-_original_load = ProducerStates.load
-
-
-def _new_sequence_when_retrying(self: PlainProducer, topic_partition: Any, data: bytes, batch: Any) -> Any:
-    async def attempt() -> int:
-        self._epoch += 1
-        again = bytearray(data)
-        return await _original_produce(self, topic_partition, _with_epoch(again, self._epoch), batch)
-
-    return attempt()
-
-
-_original_produce = PlainProducer._produce
-
-
-def _with_epoch(batch: bytearray, epoch: int) -> bytes:
-    from ottla.records.batch import HEADER, HEADER_SIZE, crc_of, read_header
-
-    header = read_header(batch)._replace(producer_epoch=epoch, base_sequence=0)
-    batch[:HEADER_SIZE] = HEADER.pack(*header)
-    batch[:HEADER_SIZE] = HEADER.pack(*header._replace(crc=crc_of(batch, 0, len(batch))))
-    return bytes(batch)
-
-
-def _reads_uncommitted(self: Log, offset: int, max_bytes: int, upper_offset: int, *rest: Any) -> Any:
-    return _original_read(self, offset, max_bytes, self.log_end_offset, *rest)
-
-
-_original_read = Log.read
-
-
-def _believes_every_watermark(self: PartitionFollower, leader_high_watermark: int) -> bool:
-    self.high_watermark = min(leader_high_watermark, self.log_end_offset)
-    return True
-
-
-def _nothing(*_: Any) -> None:
-    return None
-
-
-MUTANTS = (
-    Mutant("early-acknowledgement", "acks=all is answered before replication", ((PartitionLeader, "acknowledged", _acknowledged_at_once), (Replica, "is_committed", lambda self, offset: True))),
-    Mutant("watermark-at-the-end", "the high watermark is the leader's log end", ((PartitionLeader, "_advance", _log_end_as_watermark),)),
-    Mutant("watermark-of-the-fastest", "the high watermark follows the fastest replica in sync", ((PartitionLeader, "_advance", _highest_instead_of_lowest),)),
-    Mutant("no-truncation", "a follower whose log diverges keeps it", ((fetchers.Fetcher, "_carry_out", _no_truncation),)),
-    Mutant("shrink-before-agreement", "a follower is out of sync before the controller agrees", ((PartitionLeader, "_propose", _shrink_counts_at_once),)),
-    Mutant("joins-while-behind", "a follower joins the in-sync set before it has what is committed", ((PartitionLeader, "_may_join", _joins_at_once),)),
-    Mutant("stale-watermark", "a follower takes over a smaller high watermark", ((PartitionFollower, "heard", _believes_every_watermark),)),
-    Mutant("two-votes", "a voter votes for everybody who asks", ((elections, "_may_vote", _votes_for_everybody),), "raft"),
-    Mutant("outdated-leader", "a voter does not look at the candidate's log", ((LogView, "is_no_longer_than", _votes_for_the_outdated),), "raft"),
-    Mutant("minority", "one voter of three is a majority", ((VoterSet, "majority", property(lambda self: max(1, len(self.directories) // 2))),), "raft"),
-    Mutant("unsynced-vote", "the quorum's state is not synced", ((metadata_log.MetadataLog, "persist", _unsynced_state),), "raft"),
-    Mutant("unflushed-commit", "the metadata leader counts itself before it has flushed", ((leading, "commit", _commits_the_unflushed),), "raft"),
-    Mutant("zombie-controller", "a controller goes on after it has lost the quorum", ((ActiveController, "close", _close_and_go_on), (quorum.Quorum, "_append_records", _append_without_leading)), "raft"),
-    Mutant("leads-from-memory", "a broker takes its old roles before it has registered again", ((Lifecycle, "register", _register_without_waiting),)),
-    Mutant("empty-epochs-stay", "an epoch without a record is not cut", ((LeaderEpochs, "truncate_end", _keeps_empty_epochs),)),
-    Mutant("no-duplicate-check", "a batch that is sent again is appended again", ((Staging, "_check_duplicate", _nothing), (Staging, "_check_sequence", _nothing))),
-    Mutant("producers-forgotten", "producers' sequences are forgotten at a restart", ((ProducerStates, "load", _forgets_producers),)),
-    Mutant("reads-uncommitted", "readers see what is not committed", ((Log, "read", _reads_uncommitted),)),
-    Mutant("client-reuses-nothing", "a producer takes a new epoch for every attempt", ((PlainProducer, "_produce", _new_sequence_when_retrying),)),
-)  # fmt: skip
 
 
 def hunt(mutant: Mutant, seeds: int, brokers: int = BROKERS) -> tuple[int, str] | None:
@@ -217,27 +28,45 @@ def hunt(mutant: Mutant, seeds: int, brokers: int = BROKERS) -> tuple[int, str] 
         for tried in range(1, seeds + 1):
             outcome = run_seed(FIRST_SEED + tried, brokers=brokers, focus=mutant.focus)
             if outcome.failure is not None:
-                return tried, outcome.failure.split("\n")[0][:90]
+                return tried, _first_words(outcome.failure)
     return None
+
+
+def _first_words(failure: str) -> str:
+    """The broken promise; of a machine that crashed, what it said."""
+    lines = [line for line in failure.split("\n") if line and not line.startswith(("Traceback", " "))]
+    told = (
+        next((line for line in lines if "crashed" in line or "Error" in line), lines[0])
+        if lines[0] == "no_node_crashes"
+        else lines[0]
+    )
+    return told[:100].replace("|", "/")
+
+
+def _row(task: tuple[str, int]) -> tuple[bool, str]:
+    mutant = next(each for each in MUTANTS if each.name == task[0])
+    caught = hunt(mutant, task[1])
+    after, by = ("—", "survives") if caught is None else (f"{caught[0]} seed{'s' if caught[0] > 1 else ''}", caught[1])
+    return caught is None, f"| {mutant.name} | {mutant.what} | {mutant.focus or 'none'} | {after} | {by} |"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutations")
     parser.add_argument("names", nargs="*")
     parser.add_argument("--seeds", type=int, default=DEFAULT_SEEDS)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
         os.environ["PYTHONHASHSEED"] = HASH_SEED
         os.execv(sys.executable, [sys.executable, "-W", "ignore", "-m", "tests.simulation.mutations", *sys.argv[1:]])
+    names = options.names or [mutant.name for mutant in MUTANTS]
+    print("| variant | what is broken | focus | caught after | by |\n|---|---|---|---|---|")
     survivors = 0
-    print("| variant | what is broken | caught after | by |\n|---|---|---|---|")
-    for mutant in MUTANTS:
-        if options.names and mutant.name not in options.names:
-            continue
-        caught = hunt(mutant, options.seeds)
-        survivors += caught is None
-        after, by = ("—", "survives") if caught is None else (f"{caught[0]} seeds", caught[1])
-        print(f"| {mutant.name} | {mutant.what} | {after} | {by} |", flush=True)
+    with get_context("spawn").Pool(options.jobs, maxtasksperchild=1) as pool:  # a fresh process each: variants must not mix
+        for survived, row in pool.imap(_row, [(name, options.seeds) for name in names]):
+            survivors += survived
+            print(row, flush=True)
+    print(f"{len(names) - survivors} of {len(names)} caught")
     return 1 if survivors else 0
 
 

@@ -97,6 +97,7 @@ class SimulatedNode:
     def _bury(self, *, quietly: bool) -> None:
         assert self.process is not None, f"{self.name} is off"
         process, self.process = self.process, None
+        self.disk.read_flips = self.disk.sync_errors = 0
         self.network.drop_everything(quietly=quietly)
         self.network.process = None
         self.disk.end_era()

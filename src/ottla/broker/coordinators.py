@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ottla.coordinators")
 LOAD_BYTES = 1 << 16  # a few milliseconds' worth of records
+LOAD_RETRY_MS = 1_000  # after a shard could not be read
 LOAD_AT_ONCE_BYTES = 1 << 13  # a node may begin to lead fifty partitions in one moment
 RETRY_MS = 500  # until a timer's decision that could not be written is tried again
 ACKS_ALL = -1
@@ -369,6 +370,7 @@ class Coordinators:
         self._shards: dict[tuple[str, int], Coordinator] = {}
         self._to_load: deque[tuple[Coordinator, Iterator[None]]] = deque()
         self._loading: asyncio.Task[None] | None = None
+        self._stopped = False
 
     # Finding -------------------------------------------------------------------------------------------------------------
 
@@ -436,6 +438,7 @@ class Coordinators:
                     self._follow_partition(current.name, partition)
 
     def stop(self) -> None:
+        self._stopped = True
         for topic, partition in list(self._shards):
             self._close(topic, partition)
         if self._loading is not None:
@@ -443,7 +446,7 @@ class Coordinators:
 
     def _follow_partition(self, topic: str, partition: int) -> None:
         kind = self.kinds.get(topic)
-        if kind is None:
+        if kind is None or self._stopped:
             return
         replica = self._node.replicas.get(topic, partition)
         held = self._shards.get((topic, partition))
@@ -459,8 +462,11 @@ class Coordinators:
         coordinator = self._shards[place] = Coordinator(kind, replica, self._node.world.clock.wall_ms)
         steps = coordinator.load()
         if replica.log.size <= LOAD_AT_ONCE_BYTES:
-            for _ in steps:
-                pass
+            try:
+                for _ in steps:
+                    pass
+            except (ApiError, ProtocolError) as error:
+                self._load_failed(place, error)
             return
         self._to_load.append((coordinator, steps))
         if self._loading is None or self._loading.done():
@@ -478,9 +484,13 @@ class Coordinators:
                         log.info("loaded partition=%s epoch=%d", coordinator.replica.topic_partition, coordinator.epoch)
                         break
                 except (ApiError, ProtocolError) as error:
-                    # Its groups cannot be served from here; all others can.
-                    log.error("load failed partition=%s error=%s", coordinator.replica.topic_partition, error)
-                    self._close(*place)
+                    self._load_failed(place, error)
+
+    def _load_failed(self, place: tuple[str, int], error: Exception) -> None:
+        """Its groups cannot be served from here, all others can. It is tried again: a disk may have misread."""
+        log.error("load failed partition=%s-%d error=%s", *place, error)
+        self._close(*place)
+        asyncio.get_running_loop().call_later(LOAD_RETRY_MS / 1000, self._follow_partition, *place)
 
     def _close(self, topic: str, partition: int) -> None:
         coordinator = self._shards.pop((topic, partition), None)

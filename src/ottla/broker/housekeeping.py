@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ottla.storage.cleaner import clean_next
-from ottla.storage.flushing import flush
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -80,7 +79,7 @@ class Housekeeping:
     async def _flush(self) -> None:
         for replica in list(self._node.replicas):
             if replica.log.flush_due(self._node.world.clock.wall_ms()):
-                await flush(replica.log, self._node.world.workers, self._node.world.clock.wall_ms())
+                await self._node.replicas.sync(replica)
 
     async def _recovery_points(self) -> None:
         self._node.directory.checkpoint_recovery_points()

@@ -39,6 +39,22 @@ class MetadataLog:
         # Always as after a crash: the clean-shutdown marker goes only when the other logs are loaded, long after the first append.
         self._log = Log.open(world.disk, self._path, METADATA_PARTITION, METADATA_TOPIC_ID, config, world.clock.wall_ms())
         self._incoming: File | None = None  # a snapshot on its way from the leader
+        self._begin_at_snapshot()
+
+    def _begin_at_snapshot(self) -> None:
+        """The log begins where the newest snapshot ends, as it did before the node stopped; that it does is not written down elsewhere.
+
+        The epochs of what came before were forgotten with it: a log that claimed to begin at 0 would tell a follower of an older
+        epoch to cut everything, committed records too. A log that ends before the snapshot has nothing to add to it.
+        """
+        snapshot = self.latest_snapshot()
+        if snapshot is None:
+            return
+        if snapshot.offset > self._log.log_end_offset:
+            self._log.truncate_fully_and_start_at(snapshot.offset, self._world.clock.wall_ms())
+        else:
+            self._log.advance_high_watermark(snapshot.offset)  # what is in a snapshot is committed
+            self._log.advance_log_start_offset(snapshot.offset)
 
     @property
     def end_offset(self) -> int:

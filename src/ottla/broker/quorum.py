@@ -25,13 +25,16 @@ from ottla.metadata.records import MetadataRecord
 from ottla.model.errors import ApiError, ErrorCode, ProtocolError
 from ottla.model.ids import METADATA_TOPIC
 from ottla.model.machine import Ticket
+from ottla.protocol.messages.fetch import FetchResponse
 from ottla.protocol.messages.quorum import DescribeQuorumRequest
 from ottla.raft import events
 from ottla.raft.core import Identity, Timing
 from ottla.raft.log import OffsetAndEpoch
 from ottla.raft.machine import RaftMachine
 from ottla.raft.voters import Address, VoterSet
+from ottla.records.batch import crc_of, headers
 from ottla.storage.config import LogConfig
+from ottla.storage.flushing import SyncFailed
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -59,6 +62,8 @@ class Quorum:
         self._tickets: dict[Ticket, asyncio.Future[Any]] = {}
         self._next_ticket = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._applying_again: asyncio.TimerHandle | None = None
+        self._committed_offset = 0  # what the quorum has agreed on; `high_watermark` is how far it was read
         self._tasks: set[asyncio.Task[Any]] = set()
         self._foreign: set[str] = set()  # addresses of voters that say they belong to another cluster
         self._flush_wanted = asyncio.Event()
@@ -79,6 +84,8 @@ class Quorum:
         node = self._node
         self._check_remembered_voters()
         listener, address = self._own_address()
+        # What a process that was killed had written is here and perhaps not on the disk, and from here on it counts as if it were.
+        await metadata_log.flush(self._log, self._world)
         self._raft = RaftMachine(
             Identity(node.node_id, node.cluster_id, node.directory.directory_id, listener, address),
             self._voters(address),
@@ -148,8 +155,9 @@ class Quorum:
             self.step(events.Resign())
             await asyncio.sleep(0)
         self._stand_down()
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._applying_again):
+            if timer is not None:
+                timer.cancel()
         for task in list(self._tasks):
             task.cancel()
         self._peers.close()
@@ -282,9 +290,14 @@ class Quorum:
             generation = self.raft.log.generation
             try:
                 flushed = await metadata_log.flush(self._log, self._world)
-            except (OSError, ApiError) as error:
+            except SyncFailed as error:
                 self._node.fail(f"the metadata log could not be synced: {error}")
                 return
+            except ApiError as error:  # a full disk
+                log.error("metadata cannot be flushed node=%d error=%s", self._node.node_id, error)
+                self._flush_wanted.set()
+                await asyncio.sleep(STAND_STILL_MS / 1000)
+                continue
             self.step(events.Flushed(flushed, generation))
 
     async def _send(self, send: events.Send) -> None:
@@ -299,6 +312,10 @@ class Quorum:
             return
         if response.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID:
             self._refused_as_foreign(f"{send.address.host}:{send.address.port}")
+        if isinstance(response, FetchResponse) and not _is_sound(response):
+            log.error("fetched metadata is damaged node=%d from=%d", self._node.node_id, send.node_id)
+            self.step(events.Failed(send.request_id, refused=False))
+            return
         self.step(events.Answered(send.request_id, response))
 
     def _refused_as_foreign(self, address: str) -> None:
@@ -344,18 +361,35 @@ class Quorum:
 
     def _commit(self, offset: int) -> None:
         self._log.advance_high_watermark(offset)
+        self._committed_offset = offset
+        self._apply()
+
+    def _apply(self) -> None:
+        """Everything that is committed goes into the image, then whoever waits for it hears of it. A read that fails is tried again."""
+        if self._applying_again is not None:
+            self._applying_again.cancel()
+            self._applying_again = None
+        offset = self._committed_offset
+        try:
+            self._publish_up_to(offset)
+        except (OSError, ApiError) as error:
+            log.error("metadata cannot be read node=%d error=%s", self._node.node_id, error)
+            self._applying_again = asyncio.get_running_loop().call_later(STAND_STILL_MS / 1000, self._apply)
+            return
         self.high_watermark = offset
-        while self._loader.offset + 1 < offset:
-            for header, records in self._log.batches(self._loader.offset + 1, offset):
-                image, changes = self._loader.apply_batch(records, header.last_offset, header.leader_epoch)
-                self._bytes_since_snapshot += header.size
-                self._node.publish(image, changes)
         if self._activate_at is not None and offset >= self._activate_at:
             self._activate()
         if self._controller is not None:
             self._controller.committed(offset)
         self._moved.set()
         self._snapshot_if_due()
+
+    def _publish_up_to(self, offset: int) -> None:
+        while self._loader.offset + 1 < offset:
+            for header, records in self._log.batches(self._loader.offset + 1, offset):
+                image, changes = self._loader.apply_batch(records, header.last_offset, header.leader_epoch)
+                self._bytes_since_snapshot += header.size
+                self._node.publish(image, changes)
 
     def _snapshot_if_due(self) -> None:
         limit = self._node.settings["metadata.log.max.record.bytes.between.snapshots"]
@@ -465,6 +499,14 @@ class Quorum:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         timeout_ms = self._node.settings["request.timeout.ms"]
         return await self._askers.request(address.host, address.port, request, timeout_ms=timeout_ms)
+
+
+def _is_sound(response: FetchResponse) -> bool:
+    """Whether every batch that was fetched has its checksum: what is damaged is asked for again, not handed to the machine."""
+    contents = [partition.records or b"" for topic in response.responses for partition in topic.partitions]
+    return all(
+        crc_of(content, position, header.size) == header.crc for content in contents for position, header in headers(content)
+    )
 
 
 def _log_config(node: Node) -> LogConfig:

@@ -22,7 +22,7 @@ from ottla.replication.follower import PartitionFollower
 from ottla.replication.leader import PartitionLeader
 from ottla.replication.state import PartitionState, Progress, Proposal
 from ottla.storage.config import LONG_MAX, LogConfig
-from ottla.storage.flushing import flush
+from ottla.storage.flushing import SyncFailed, flush
 from ottla.storage.log import Log, VerificationGuard
 from ottla.storage.types import AppendResult, Origin
 
@@ -79,6 +79,8 @@ class Replica:
             buffer, batches, self.state.leader_epoch, now_ms, origin=origin, guard=guard, transaction_version=transaction_version
         )
         self._appended()
+        if origin is Origin.COORDINATOR:
+            self._sync_if_counted(now_ms)
         return result
 
     def append_marker(
@@ -102,7 +104,19 @@ class Replica:
             transaction_version=transaction_version,
         )
         self._appended()
+        self._sync_if_counted(now_ms)
         return result
+
+    def _sync_if_counted(self, now_ms: int) -> None:
+        """With `flush.messages` what a coordinator decides is on disk before anybody acts on it: a blocking sync, as in Kafka, because
+        its state changes with the append. Producers' records wait for theirs without blocking (`flush_if_counted`)."""
+        if self.log.config.flush_messages == LONG_MAX or not self.log.flush_due(now_ms):
+            return
+        try:
+            self.log.flush(now_ms)
+        except SyncFailed as error:
+            self._replicas.fail(error)
+            raise
 
     def _appended(self) -> None:
         assert self.leader is not None
@@ -251,12 +265,23 @@ class Replicas:
             config = self._configs[topic] = LogConfig.from_settings(values)
         return config
 
+    def fail(self, error: SyncFailed) -> None:
+        self._node.fail(f"a log could not be synced: {error}")
+
     def flush(self, replica: Replica) -> None:
         async def work() -> None:
-            await flush(replica.log, self._node.world.workers, self._node.world.clock.wall_ms())
+            await self.sync(replica)
             replica.watchers.wake()
 
         self._spawn(work())
+
+    async def sync(self, replica: Replica) -> None:
+        try:
+            await flush(replica.log, self._node.world.workers, self._node.world.clock.wall_ms())
+        except SyncFailed as error:
+            self.fail(error)
+        except ApiError as error:  # a full disk: it stays due
+            log.error("flush failed topic=%s partition=%d error=%s", *replica.topic_partition, error)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -280,8 +280,11 @@ def update_target(working: Working, context: Context) -> None:
     if group.assignment_epoch >= group.epoch:
         return
     interval_ms = context.settings_for(group.group_id).consumer_assignment_interval_ms
-    if group.assignment_timestamp_ms and interval_ms and context.now_ms < group.assignment_timestamp_ms + interval_ms:
-        return  # a later heartbeat will do it, for all the changes until then at once
+    since_ms = context.now_ms - group.assignment_timestamp_ms
+    if group.assignment_timestamp_ms and 0 <= since_ms < interval_ms:
+        # A later heartbeat will do it, for all the changes until then at once. A clock that was set back is not waited for
+        # (Kafka 4.3 does, and the group stands still for as long).
+        return
     assignor = ASSIGNORS[group.preferred_assignor() or context.settings.consumer_assignors[0]]
     assignment = assignor(_spec(group, context.topics))
     for member_id in group.members:

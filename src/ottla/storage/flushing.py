@@ -33,7 +33,11 @@ class FlushJob:
                 self._disk.sync_directory(self.directory)
                 self._disk.sync_directory(self.directory.rpartition("/")[0] or "/")
         except OSError as error:
-            raise storage_error(error, f"flushing {self.directory}") from error
+            raise SyncFailed(ErrorCode.KAFKA_STORAGE_ERROR, f"syncing {self.directory}: {error.strerror or error}") from error
+
+
+class SyncFailed(ApiError):
+    """What was written may be lost, whatever a later sync says: unlike a full disk this cannot be waited out."""
 
 
 class Flushable(Protocol):
@@ -43,7 +47,7 @@ class Flushable(Protocol):
 
 
 async def flush(log: Flushable, workers: Workers, now_ms: int) -> None:
-    """The loop's way. Raises ApiError KAFKA_STORAGE_ERROR; the recovery point then stays where it was."""
+    """The loop's way. Raises ApiError KAFKA_STORAGE_ERROR (`SyncFailed` if it was the sync); the recovery point then stays where it was."""
     job = log.prepare_flush()
     await workers.thread(job.run)
     log.complete_flush(job, now_ms)

@@ -1,0 +1,131 @@
+"""What the simulator found, as scenarios of their own: seeds change their stories with the code, these do not."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ottla.client.admin import Admin
+from ottla.host import World
+from ottla.model.errors import ApiError, ErrorCode
+from tests.simulation.cluster import SimulatedBroker, SimulatedCluster
+from tests.simulation.quorum import QuorumInvariants
+from tests.simulation.simulation import Simulation
+
+LIMIT_SECONDS = 120.0
+
+
+async def create_topic(cluster: SimulatedCluster, name: str) -> None:
+    async def main(world: World) -> None:
+        servers = ",".join(f"{host}:{port}" for host, port in cluster.bootstrap)
+        async with Admin(bootstrap_servers=servers, world=world) as admin:
+            try:
+                await admin.create_topic(name, 1, 1)
+            except ApiError as error:
+                if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # an attempt whose answer was lost had done it
+                    raise
+
+    await asyncio.wait_for(cluster.simulation.node(f"creates {name}").start(main), LIMIT_SECONDS)
+
+
+def restart(broker: SimulatedBroker) -> None:
+    broker.kill()
+    broker.start()
+
+
+def test_what_a_killed_node_had_written_is_on_disk_before_it_counts_again() -> None:
+    """Found with seed 5: killed before a sync and started again, a voter acknowledged what the next power cut could take."""
+    with Simulation(1) as simulation:
+        cluster = SimulatedCluster(simulation, 1)
+        broker = cluster.brokers[0]
+        invariants = QuorumInvariants(cluster)
+
+        async def scenario() -> None:
+            await cluster.start()
+            assert broker.machine.workers is not None
+            broker.machine.workers.slowness = 1e6  # nothing is synced any more
+            creating = asyncio.create_task(create_topic(cluster, "t"))
+            await asyncio.sleep(2)
+            assert broker.node is not None
+            written = broker.node.quorum._log.end_offset
+            assert invariants._durable_end(broker.machine.disk) < written
+            restart(broker)
+            await broker.ready.wait()
+            assert broker.node is not None
+            assert invariants._durable_end(broker.machine.disk) >= broker.node.quorum.high_watermark >= written
+            await creating
+
+        simulation.run(scenario())
+
+
+def test_a_node_whose_disk_fails_to_sync_ends_and_recovers() -> None:
+    """Found with seed 1: the task that syncs the metadata log died, and the node led for a minute without committing anything."""
+    with Simulation(2) as simulation:
+        cluster = SimulatedCluster(simulation, 1)
+        disk = cluster.brokers[0].machine.disk
+
+        async def scenario() -> None:
+            await cluster.start()
+            disk.sync_errors = 1
+            await create_topic(cluster, "t")
+            assert simulation.journal.counts["failed nodes"] == 1
+
+        simulation.run(scenario())
+
+
+def test_metadata_that_was_misread_is_read_again() -> None:
+    """Found with seed 1: a wrong checksum while committed records were read left the quorum without a timer."""
+    with Simulation(3) as simulation:
+        cluster = SimulatedCluster(simulation, 1)
+        disk = cluster.brokers[0].machine.disk
+
+        async def scenario() -> None:
+            await cluster.start()
+            for number in range(5):
+                disk.read_flips = 1
+                await create_topic(cluster, f"t{number}")
+                assert disk.read_flips == 0
+
+        simulation.run(scenario())
+
+
+def test_a_follower_of_the_quorum_asks_again_for_what_came_damaged() -> None:
+    with Simulation(4) as simulation:
+        cluster = SimulatedCluster(simulation, 3)
+
+        async def scenario() -> None:
+            await cluster.start()
+            for number in range(5):
+                for broker in cluster.brokers:
+                    broker.machine.disk.read_flips = 3
+                await create_topic(cluster, f"t{number}")
+            for broker in cluster.brokers:
+                broker.machine.disk.read_flips = 0
+            await create_topic(cluster, "last")
+            await asyncio.sleep(5)
+            images = [broker.node.image for broker in cluster.brokers if broker.node is not None]
+            assert all("last" in image.topic_ids for image in images)
+
+        simulation.run(scenario())
+
+
+def test_a_quorum_that_was_restarted_still_knows_where_its_log_begins() -> None:
+    """Found with seed 328 of the focus raft: behind a snapshot, a restarted leader told a follower of an older epoch to cut its log
+    to 0, below what was committed."""
+    with Simulation(5) as simulation:
+        cluster = SimulatedCluster(simulation, 1, {"metadata.log.max.record.bytes.between.snapshots": "500"})
+        broker = cluster.brokers[0]
+
+        async def scenario() -> None:
+            await cluster.start()
+            for number in range(10):
+                await create_topic(cluster, f"t{number}")
+            assert broker.node is not None
+            before = broker.node.quorum.raft.log
+            assert before.snapshot is not None
+            restart(broker)
+            await broker.ready.wait()
+            assert broker.node is not None
+            after = broker.node.quorum.raft.log
+            assert after.start_offset >= before.start_offset > 0
+
+        simulation.run(scenario())
