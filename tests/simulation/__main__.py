@@ -48,6 +48,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--hours", type=float, help="how many hours of virtual time")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--brokers", type=int, default=3)
+    parser.add_argument("--keep-going", action="store_true", help="play all seeds and tell of the first failure at the end")
     parser.add_argument("--focus", choices=tuple(FOCUSES), default="", help="what is shaken above all")
     return parser.parse_args()
 
@@ -71,8 +72,10 @@ def _many(options: argparse.Namespace) -> int:
             if outcome.failure is None and (outcome.acknowledged < MIN_ACKNOWLEDGED or outcome.faults < MIN_FAULTS):
                 outcome.failure = f"too little happened: {outcome.acknowledged} acknowledged, {outcome.faults} faults"
             if outcome.failure is not None:
-                failed = outcome
-                break
+                print(f"\nseed {outcome.seed} fails: {outcome.failure.splitlines()[0]}", flush=True)
+                failed = failed or outcome
+                if not options.keep_going:
+                    break
             if options.hours is not None and totals["milliseconds"] >= options.hours * 3_600_000:
                 break
     finally:

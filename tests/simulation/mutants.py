@@ -9,6 +9,7 @@ from typing import Any
 
 from ottla.broker import coordinators, fetchers, markers, metadata_log, quorum
 from ottla.broker.controller import ActiveController
+from ottla.broker.handlers import fetch as fetch_handler
 from ottla.broker.lifecycle import Lifecycle
 from ottla.broker.replicas import Replica, Replicas
 from ottla.groups.classic import ClassicGroup
@@ -244,7 +245,7 @@ MUTANTS = (
     Mutant("no-duplicate-check", "a batch that is sent again is appended again", ((Staging, "_check_duplicate", _nothing), (Staging, "_check_sequence", _nothing))),
     Mutant("producers-forgotten", "producers' sequences are forgotten at a restart", ((ProducerStates, "load", _forgets_producers),)),
     Mutant("reads-uncommitted", "readers see what is not committed", ((Log, "read", _reads_uncommitted),)),
-    Mutant("stale-fetches-count", "a leader counts fetches of followers that live in another epoch", ((PartitionLeader, "check_follower", _nothing), (PartitionLeader, "check_epoch", _nothing)), "replication"),
+    Mutant("diverged-followers-count", "a leader counts fetches of followers whose log parts from its own", ((fetch_handler, "divergence", _nothing),)),
     Mutant("damage-is-copied", "a follower does not look at checksums", ((storage_log, "check_batches", _nothing),), "storage"),
     Mutant("old-log-for-a-new-topic", "a topic that is created again gets the log of the former", ((Replicas, "_open", _opens_what_is_there), (Replicas, "_drop", _keeps_the_log)), "administration"),
     Mutant("last-word-cleaned", "the cleaner drops the newest record of a key, too", ((_Compaction, "_is_kept", _drops_the_last_word),), "storage"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from multiprocessing import get_context
 
@@ -20,6 +21,7 @@ from tests.simulation.run import run_seed
 FIRST_SEED = 300
 DEFAULT_SEEDS = 20
 BROKERS = 3
+WIDTH = 110  # of the promise and its reason in the table
 
 
 def hunt(mutant: Mutant, seeds: int, brokers: int = BROKERS) -> tuple[int, str] | None:
@@ -33,14 +35,10 @@ def hunt(mutant: Mutant, seeds: int, brokers: int = BROKERS) -> tuple[int, str] 
 
 
 def _first_words(failure: str) -> str:
-    """The broken promise; of a machine that crashed, what it said."""
-    lines = [line for line in failure.split("\n") if line and not line.startswith(("Traceback", " "))]
-    told = (
-        next((line for line in lines if "crashed" in line or "Error" in line), lines[0])
-        if lines[0] == "no_node_crashes"
-        else lines[0]
-    )
-    return told[:100].replace("|", "/")
+    """The broken promise; of a machine that found one broken, what it said."""
+    found = re.search(r"""Violation\(['"](.*?)['"]\)""", failure)
+    told = found[1] if found else failure.splitlines()[0]
+    return told[:WIDTH].replace("|", "/")
 
 
 def _row(task: tuple[str, int]) -> tuple[bool, str]:
