@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from ottla.client.admin import Admin
 from ottla.host import World
 from ottla.model.errors import ApiError, ErrorCode
+from ottla.model.ids import TopicPartition
 from tests.simulation.cluster import SimulatedBroker, SimulatedCluster
 from tests.simulation.quorum import QuorumInvariants
 from tests.simulation.simulation import Simulation
@@ -127,5 +130,32 @@ def test_a_quorum_that_was_restarted_still_knows_where_its_log_begins() -> None:
             assert broker.node is not None
             after = broker.node.quorum.raft.log
             assert after.start_offset >= before.start_offset > 0
+
+        simulation.run(scenario())
+
+
+def test_a_new_leader_tells_no_end_before_it_knows_what_is_committed() -> None:
+    """Found with seed 304: right after an election the end of a log was told that lay before acknowledged records (KIP-207)."""
+    with Simulation(6) as simulation:
+        cluster = SimulatedCluster(simulation, 1)
+        broker = cluster.brokers[0]
+
+        async def ask(world: World) -> int:
+            servers = ",".join(f"{host}:{port}" for host, port in cluster.bootstrap)
+            async with Admin(bootstrap_servers=servers, world=world, default_api_timeout_ms=2_000) as admin:
+                return (await admin.latest_offsets([("t", 0)]))[TopicPartition("t", 0)]
+
+        async def scenario() -> None:
+            await cluster.start()
+            await create_topic(cluster, "t")
+            assert broker.node is not None
+            leader = broker.node.replicas.leader("t", 0).leader
+            assert leader is not None
+            leader.epoch_start_offset = 1  # as if it had become the leader with a record of which it does not know the fate
+            with pytest.raises(ApiError) as caught:
+                await simulation.node("asks too early").start(ask)
+            assert caught.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
+            leader.epoch_start_offset = 0
+            assert await simulation.node("asks again").start(ask) == 0
 
         simulation.run(scenario())
