@@ -26,6 +26,8 @@ from ottla.storage.compaction import _Compaction
 from ottla.storage.epochs import LeaderEpochs
 from ottla.storage.log import Log
 from ottla.storage.producers import ProducerStates, Staging
+from ottla.transactions import ending
+from ottla.transactions.shard import TransactionShard
 from tests.simulation.clients import PlainProducer
 
 
@@ -222,6 +224,22 @@ async def _same_sequence_again(self: PlainProducer, topic_partition: Any, size: 
 _original_write = PlainProducer._write
 
 
+def _finds_any_writer(self: TransactionShard, transactional_id: str, producer_id: int, producer_epoch: int) -> Any:
+    transaction = self.transactions.get(transactional_id)
+    epoch = producer_epoch if transaction is None else transaction.producer_epoch
+    return _original_find_writer(self, transactional_id, producer_id, epoch)
+
+
+_original_find_writer = TransactionShard._find_writer
+
+
+def _anybody_ends(transaction: Any, producer_id: int, producer_epoch: int, commit: bool) -> bool:
+    return _original_repeats(transaction, producer_id, transaction.producer_epoch, commit)
+
+
+_original_repeats = ending._repeats_version_2
+
+
 def _nothing(*_: Any) -> None:
     return None
 
@@ -252,7 +270,7 @@ MUTANTS = (
     Mutant("live-member-expires", "heartbeats do not prolong a member's session", ((coordinators.Timers, "set", _sessions_run_out),), "groups"),
     Mutant("unfenced-commits", "members of earlier generations may commit offsets", ((ClassicGroup, "check_offset_commit", _nothing), (ConsumerGroup, "check_offset_commit", _nothing)), "groups"),
     Mutant("dropped-marker", "a transaction counts as ended before one of its markers is written", ((markers.MarkerSender, "_route", _leaves_one_out),), "transactions"),
-    Mutant("unfenced-producers", "a producer of an older epoch may go on writing", ((Staging, "_check_epoch", _nothing),), "transactions"),
+    Mutant("unfenced-producers", "a producer of an older epoch may go on writing, and end what the newer one began", ((Staging, "_check_epoch", _nothing), (TransactionShard, "_find_writer", _finds_any_writer), (ending, "_repeats_version_2", _anybody_ends)), "transactions"),
     Mutant("uncommitted-read", "read_committed consumers see open transactions", ((Log, "last_stable_offset", property(lambda self: self.high_watermark)),), "transactions"),
     Mutant("client-reuses-a-sequence", "a producer gives two batches the same sequence", ((PlainProducer, "_write", _same_sequence_again),)),
     Mutant("client-reuses-nothing", "a producer takes a new epoch for every attempt", ((PlainProducer, "_produce", _new_sequence_when_retrying),)),
