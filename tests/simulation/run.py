@@ -150,7 +150,7 @@ class _Play:
             workload.judge()
         report = check(self._stage.history.for_the_checker(ClientHistory.of(*self._stage.recorders)))
         if not report.clean:
-            raise Violation("the_history_is_sound", str(report))
+            raise Violation("the_history_is_sound", f"{', '.join(report.anomalies)}\n{report}")
 
 
 async def _all_of(calls: Iterable[Callable[[], Coroutine[Any, Any, Any]]]) -> None:
