@@ -174,6 +174,7 @@ class SimulatedDisk:
         self.capacity = DEFAULT_CAPACITY
         self.sync_errors = 0  # how many of the next syncs fail
         self.read_errors = 0
+        self.lost_power = False  # ever
         self.read_flips = 0  # how many of the next reads of records turn a bit over
         self.locks: set[str] = set()
         self.now_ms = now_ms
@@ -289,6 +290,7 @@ class SimulatedDisk:
     def cut_power(self) -> int:
         """Lose what was not synced. Returns how many files lost something."""
         self.end_era()
+        self.lost_power = True
         kept = self._random.randrange(len(self._pending) + 1)
         for _, operation, arguments in self._pending[:kept]:
             _operate(self._durable_names, self._durable_directories, operation, arguments)

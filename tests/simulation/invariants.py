@@ -92,6 +92,7 @@ class Invariants:
             self._journal.tell("leaderships", f"{text} from offset {replica.log.log_end_offset}, in sync {replica.state.isr}")
         elif self._in_sync.get(place) != replica.state.isr:
             self._journal.tell("in-sync changes", f"{replica.topic_partition}: in sync {replica.state.isr}")
+            self._newcomers_have_all(replica, place)
         self._in_sync[place] = replica.state.isr
         former = self._leaders.setdefault((place, replica.leader_epoch), node.node_id)
         if former != node.node_id:
@@ -99,6 +100,14 @@ class Invariants:
             raise Violation("one_leader_per_epoch", f"{where}: nodes {former} and {node.node_id}")
         if node.node_id not in replica.state.isr:
             raise Violation("leader_in_the_in_sync_set", f"{replica.topic_partition}: {node.node_id} not in {replica.state.isr}")
+
+    def _newcomers_have_all(self, replica: Replica, place: Place) -> None:
+        high_watermark = replica.log.high_watermark
+        for member in set(replica.state.isr) - set(self._in_sync.get(place, ())) - self._cluster.weakened:
+            end = self._ends.get((member, place), 0)
+            if end < high_watermark:
+                text = f"{replica.topic_partition}: n{member} ends at {end}, committed is everything up to {high_watermark}"
+                raise Violation("in_sync_means_having_all_that_is_committed", text)
 
     # -- offsets
 

@@ -153,10 +153,14 @@ class _Later:
         self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
     def finish(self, response: asyncio.Future[Any]) -> None:
-        if self.answer.done() or response.cancelled():
+        if response.cancelled():
             self.answer.cancel()
             return
-        failure = response.exception()
+        failure = (
+            response.exception()
+        )  # asked for even if nobody waits for the answer any more, so that asyncio does not complain
+        if self.answer.done():
+            return
         try:
             self.answer.set_result(finished(self._result(response, failure), self._context, self._head))
         except ProtocolError as error:

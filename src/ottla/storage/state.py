@@ -38,6 +38,7 @@ class LogState:
         "_segments",
         "_snapshots",
         "_swap",
+        "_syncing",
         "_to_sync",
         "cleaner_offset",
         "config",
@@ -85,6 +86,7 @@ class LogState:
         self._places = Places()
         # Small files written since the last flush. A new segment's name is made durable with it.
         self._to_sync = loaded.unsynced
+        self._syncing: set[str] = set()  # files that a job under way syncs; one that changes meanwhile is to be synced again
         self._flush_wanted = False
         self._last_flush_ms = now_ms
         self._jitter_seed = crc32(str(topic_partition).encode())
@@ -338,7 +340,9 @@ class LogState:
             if self._epochs.dirty:
                 self._to_sync.add(self._epochs.path)
                 self._epochs.dirty = False
-            paths = [path for path in self._to_sync if self._disk.exists(path)]
+            self._syncing |= self._to_sync
+            self._to_sync.clear()
+            paths = [path for path in self._syncing if self._disk.exists(path)]
             to_sync = [
                 self._segments[slot].file for slot in range(self._segments.floor(self.recovery_point), len(self._segments))
             ]
@@ -346,11 +350,11 @@ class LogState:
         except OSError as error:
             raise storage_error(error, f"flushing {self.directory}") from error
         self._flush_wanted = False
-        return FlushJob(self._disk, self.directory, to_sync, self.log_end_offset, frozenset(self._to_sync))
+        return FlushJob(self._disk, self.directory, to_sync, self.log_end_offset, frozenset(self._syncing))
 
     def complete_flush(self, job: FlushJob, now_ms: int) -> None:
         """The job ran: the recovery point moves up."""
-        self._to_sync -= job.paths
+        self._syncing -= job.paths
         self.recovery_point = max(self.recovery_point, min(job.end_offset, self.log_end_offset))
         self._last_flush_ms = now_ms
 
@@ -371,7 +375,7 @@ class LogState:
         """Flushes, trims and writes the producer snapshot, so that the next open with clean=True scans nothing."""
         try:
             self._sync_later(self._segments.active.save_indexes(final=True))
-            if self.log_end_offset > self.recovery_point or self._to_sync or self._epochs.dirty:
+            if self.log_end_offset > self.recovery_point or self._to_sync or self._syncing or self._epochs.dirty:
                 self._take_snapshot(self.log_end_offset)
                 self.flush(now_ms)
         except OSError as error:
