@@ -26,6 +26,7 @@ from ottla.storage.compaction import _Compaction
 from ottla.storage.epochs import LeaderEpochs
 from ottla.storage.log import Log
 from ottla.storage.producers import ProducerStates, Staging
+from ottla.storage.state import LogState
 from ottla.transactions import ending
 from ottla.transactions.shard import TransactionShard
 from tests.simulation.clients import PlainProducer
@@ -271,7 +272,7 @@ MUTANTS = (
     Mutant("unfenced-commits", "members of earlier generations may commit offsets", ((ClassicGroup, "check_offset_commit", _nothing), (ConsumerGroup, "check_offset_commit", _nothing)), "groups"),
     Mutant("dropped-marker", "a transaction counts as ended before one of its markers is written", ((markers.MarkerSender, "_route", _leaves_one_out),), "transactions"),
     Mutant("unfenced-producers", "a producer of an older epoch may go on writing, and end what the newer one began", ((Staging, "_check_epoch", _nothing), (TransactionShard, "_find_writer", _finds_any_writer), (ending, "_repeats_version_2", _anybody_ends)), "transactions"),
-    Mutant("uncommitted-read", "read_committed consumers see open transactions", ((Log, "last_stable_offset", property(lambda self: self.high_watermark)),), "transactions"),
+    Mutant("uncommitted-read", "read_committed consumers see open transactions", ((LogState, "last_stable_offset", property(lambda self: self.high_watermark)),), "transactions"),
     Mutant("client-reuses-a-sequence", "a producer gives two batches the same sequence", ((PlainProducer, "_write", _same_sequence_again),)),
     Mutant("client-reuses-nothing", "a producer takes a new epoch for every attempt", ((PlainProducer, "_produce", _new_sequence_when_retrying),)),
 )  # fmt: skip
