@@ -143,7 +143,9 @@ def a_group_is_downgraded(stage: Stage) -> None:
     described = stage.quietly("looker", groups.DescribeGroupsRequest(groups=[stage.group]), 6).groups[0]
     stage.note(f"{described.group_state} {described.protocol_type} {len(described.members)}")
     ann.beat()
-    ann.join()
+    answer = stage.quietly("ann", ann.request(), 9)  # how many epochs there were before is a matter of time
+    ann.generation = answer.generation_id
+    stage.note(f"{answer.error_code} {answer.protocol_name} {answer.leader == ann.member_id} {len(answer.members)}")
     ann.sync((ann.member_id, assignment(stage, 0, 1)))
     ann.beat()
     stage.ask("ann", fetch(stage, 0), 9)
