@@ -30,7 +30,7 @@ class Foreign:
 
     def stop(self) -> None:
         self.stopping.set()
-        self.thread.join(20)
+        self.thread.join(FOREIGN_LIMIT_S)
 
 
 class Librdkafka(Foreign):
@@ -149,7 +149,7 @@ class Java(Foreign):
             return
         self._process.stdin.write("x")
         self._process.stdin.close()
-        self._process.wait(20)
+        self._process.wait(FOREIGN_LIMIT_S)
         super().stop()
 
 
