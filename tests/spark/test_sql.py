@@ -65,5 +65,6 @@ def test_a_statement_is_answered_with_a_table_a_stream_with_lines_and_a_mistake_
     assert len([json.loads(line) for line in stream.stdout.splitlines()]) == 30
     wrong = ottla("sql", "SELECT nothing FROM `sold-today`", bootstrap=cluster.bootstrap)
     assert wrong.returncode == 1
+    assert wrong.stderr.startswith("ottla: ")
     assert "nothing" in wrong.stderr
     assert "Traceback" not in wrong.stderr

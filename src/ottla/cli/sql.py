@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ottla.cli.output import json_option, on_terminal, show, show_line
 from ottla.cli.running import admin, bootstrap_option, parse_pairs, run
 
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
 DEFAULT_ROWS = 100
+LOOK_AGAIN_S = 0.3
 
 
 @click.command()
@@ -83,21 +90,55 @@ async def _topics(bootstrap: str) -> list[str]:
 
 @contextlib.contextmanager
 def _session(master: str) -> Iterator[Any]:
-    from ottla.spark.session import session
+    from ottla.spark.session import said_to, session
 
     with tempfile.TemporaryDirectory(prefix="ottla-sql-") as folder:
         settings = {
             "spark.sql.warehouse.dir": folder,
-            "spark.ui.showConsoleProgress": str(on_terminal()).lower(),
             "spark.sql.session.timeZone": "UTC",
         }
-        spark = session("ottla sql", master, settings)
+        with said_to(Path(folder) / "spark.log"):  # a failed task's stack trace would come before our sentence
+            spark = session("ottla sql", master, settings)
         try:
-            yield spark
+            with _progress(spark):
+                yield spark
         finally:
             for query in spark.streams.active:
                 query.stop()
             spark.stop()
+
+
+@contextlib.contextmanager
+def _progress(spark: Any) -> Iterator[None]:
+    """A bar on a terminal for as long as Spark has tasks to do. It is drawn on standard error, and is gone when they are done."""
+    if not (on_terminal() and sys.stderr.isatty()):
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    over = threading.Event()
+
+    def watch() -> None:
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            bars: dict[int, TaskID] = {}
+            while not over.wait(LOOK_AGAIN_S):
+                tracker = spark.sparkContext.statusTracker()
+                active = {number: tracker.getStageInfo(number) for number in tracker.getActiveStageIds()}
+                for number in [each for each in bars if each not in active]:
+                    progress.remove_task(bars.pop(number))
+                for number, stage in active.items():
+                    if stage is not None:
+                        bar = bars.get(number) or bars.setdefault(number, progress.add_task(f"stage {number}"))
+                        progress.update(bar, completed=stage.numCompletedTasks, total=stage.numTasks)
+
+    watching = threading.Thread(target=watch, name="ottla-progress", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watching.join()
 
 
 def _print(frame: Any, most: int, as_json: bool) -> None:

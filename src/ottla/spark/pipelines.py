@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 import re
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.model.errors import OttlaError
-from ottla.spark.session import SMALL, check, prepare_environment
+from ottla.spark.session import SMALL, check, prepare_environment, said_to
 
 SPECS = ("spark-pipeline.yml", "spark-pipeline.yaml")
 BOOTSTRAP = "spark.ottla.bootstrap"  # how a pipeline's definitions learn where the cluster is
@@ -100,7 +98,7 @@ def opened(project: Project, bootstrap: str, master: str, settings: Mapping[str,
     _loaded(project.spec)
     project.state.mkdir(exist_ok=True)
     with _alone(project.state / "lock"):
-        with _said_to(project.state / LOG):
+        with said_to(project.state / LOG):
             spark = _session(project, bootstrap, master, settings)
         try:
             yield spark
@@ -117,20 +115,6 @@ def _alone(path: Path) -> Iterator[None]:
         except BlockingIOError:
             raise PipelineError(f"another run of the pipeline in {path.parent.parent} is under way") from None
         yield
-
-
-@contextlib.contextmanager
-def _said_to(log: Path) -> Iterator[None]:
-    """A process that is started now has the file as its standard error: the JVM and what it starts keep it."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with log.open("ab") as file:
-        os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 def _session(project: Project, bootstrap: str, master: str, settings: Mapping[str, str]) -> Any:

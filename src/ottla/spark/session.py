@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import re
 import shutil
@@ -10,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from ottla.model.errors import OttlaError
@@ -96,6 +98,24 @@ def prepare_environment(is_local: bool = True) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={_QUIET}")
+
+
+@contextlib.contextmanager
+def said_to(log: Path) -> Iterator[None]:
+    """A process that is started now has the file as its standard error: the JVM, and the workers it starts later, keep it.
+
+    What they say there is for who looks for a cause: stack traces come before our sentences, and PySpark's workers complain of every
+    query that is stopped.
+    """
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def session(name: str, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> Any:

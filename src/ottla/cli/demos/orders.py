@@ -8,6 +8,7 @@ import itertools
 import json
 import tempfile
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from ottla.cli.demos.stage import Stage
@@ -31,7 +32,7 @@ LOOK_AGAIN_S = 0.2
 
 async def play(stage: Stage) -> None:
     from ottla.spark import orders as pipeline
-    from ottla.spark.session import check, session
+    from ottla.spark.session import check, said_to, session
 
     check()
     await stage.scene(
@@ -41,7 +42,8 @@ async def play(stage: Stage) -> None:
         async with EmbeddedCluster(BROKERS) as cluster, Admin(bootstrap_servers=cluster.bootstrap) as admin:
             await stage.create_topic(admin, pipeline.RAW, 3, BROKERS)
             await stage.create_topic(admin, pipeline.PRICED, 3, BROKERS)
-            spark = await asyncio.to_thread(session, "ottla orders")
+            with said_to(Path(folder) / "spark.log"):
+                spark = await asyncio.to_thread(session, "ottla orders")
             try:
                 await _pipeline(stage, cluster.bootstrap, admin, spark, folder)
             finally:
