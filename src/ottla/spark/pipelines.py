@@ -118,11 +118,12 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _session(project: Project, bootstrap: str, master: str, settings: Mapping[str, str]) -> Any:
-    prepare_environment()
+    is_local = master.startswith("local")
+    prepare_environment(is_local)
     from pyspark.sql import SparkSession
 
     metastore = project.state / "metastore"
-    defaults = SMALL | {
+    defaults = (SMALL if is_local else {}) | {
         "spark.sql.catalogImplementation": "hive",
         "spark.sql.warehouse.dir": (project.folder / TABLES).as_uri(),
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={metastore};create=true",
