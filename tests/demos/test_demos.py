@@ -14,7 +14,7 @@ from tests.docs.runner import blocks
 README = Path(__file__).resolve().parents[2] / "README.md"
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] if name == "orders" else []) for name in DEMOS])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.spark] if name == "orders" else []) for name in DEMOS])
 def test_the_demo_proves_what_it_tells(name: str) -> None:
     done = ottla("demo", name, limit_s=300.0)  # each ends by itself long before
     assert done.returncode == 0, done.stdout + done.stderr

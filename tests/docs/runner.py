@@ -25,6 +25,8 @@ from typing import Any, NamedTuple
 from tests.cli.processes import environment, running
 
 ADDRESS = "localhost:9092"
+# Spark takes it from where its JVM was started, which other tests of this process share.
+CHECKPOINT = '"checkpointLocation", "checkpoint"'
 BLOCK_LIMIT_S = 240.0  # a start of Spark and a run of a pipeline, on a busy machine
 
 
@@ -72,6 +74,7 @@ class PageRun:
 
     def _block(self, block: Block) -> None:
         text = block.text if self._bootstrap is None else block.text.replace(ADDRESS, self._bootstrap)
+        text = text.replace(CHECKPOINT, CHECKPOINT.replace("checkpoint\"", f"{self.folder}/checkpoint\""))
         name = re.match(r"# ([\w-]+\.\w+)\n", text)
         if block.kind in ("python", "properties") and name:
             (self.folder / name[1]).write_text(text)

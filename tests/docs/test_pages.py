@@ -12,13 +12,13 @@ from tests.docs.runner import PageRun, blocks, expect
 ROOT = Path(__file__).resolve().parents[2]
 # These are prose about the code, and pages with tests of their own (test_tools.py, test_three_machines.py).
 NOT_RUN = {"SIMULATION.md", "ARCHITECTURE.md", "COMPATIBILITY.md", "API.md", "kafka-tools.md", "three-machines.md"}
-SLOW = {"spark.md", "pipelines.md"}  # start Spark
+ON_SPARK = {"spark.md", "pipelines.md"}
 PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name not in NOT_RUN)
 
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=pytest.mark.slow if page.name in SLOW else (), id=page.stem) for page in PAGES],
+    [pytest.param(page, marks=pytest.mark.spark if page.name in ON_SPARK else (), id=page.stem) for page in PAGES],
 )
 def test_every_block_of_the_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
     assert blocks(page), f"{page.name} shows no code"

@@ -11,7 +11,7 @@ import pytest
 from ottla import sync
 from ottla.embedded.cluster import EmbeddedCluster
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.spark
 
 
 def _read(spark: Any, cluster: EmbeddedCluster, topic: str, **options: str) -> Any:

@@ -41,7 +41,7 @@ def ottla(*arguments: str, bootstrap: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment(bootstrap))
 
 
-@pytest.mark.slow
+@pytest.mark.spark
 def test_a_statement_is_answered_with_a_table_a_stream_with_lines_and_a_mistake_with_a_sentence(cluster: EmbeddedCluster) -> None:
     with sync.Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.create_topic("sold-today", 2, 1)

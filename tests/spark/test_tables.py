@@ -10,7 +10,7 @@ import pytest
 from ottla import sync
 from ottla.embedded.cluster import EmbeddedCluster
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.spark
 
 
 def _fill(cluster: EmbeddedCluster, topic: str, rows: list[tuple[bytes | None, bytes | None]]) -> None:
