@@ -74,7 +74,7 @@ class PageRun:
 
     def _block(self, block: Block) -> None:
         text = block.text if self._bootstrap is None else block.text.replace(ADDRESS, self._bootstrap)
-        text = text.replace(CHECKPOINT, CHECKPOINT.replace("checkpoint\"", f"{self.folder}/checkpoint\""))
+        text = text.replace(CHECKPOINT, CHECKPOINT.replace('checkpoint"', f'{self.folder}/checkpoint"'))
         name = re.match(r"# ([\w-]+\.\w+)\n", text)
         if block.kind in ("python", "properties") and name:
             (self.folder / name[1]).write_text(text)
