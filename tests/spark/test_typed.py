@@ -79,9 +79,10 @@ def test_json_becomes_columns_and_what_else_a_record_has_stands_beside_them() ->
     ],
 )
 def test_a_value_that_does_not_parse_goes_to_corrupt_with_the_reason_and_nothing_else_is_lost(value: bytes, reason: str) -> None:
-    asked = options(value_format="json", value_schema=ORDER)
+    asked = options(value_format="json", value_schema=ORDER, key_format="string")
     good = b'{"order_id": 9}'
     first, bad, last = read(asked, [good, value, good])
+    assert bad["_key"] == "k"
     assert bad["_corrupt"] == {"reason": reason, "value": value}
     assert bad["order_id"] is None
     assert (bad["_partition"], bad["_offset"]) == (3, 101)

@@ -99,6 +99,7 @@ def _session(master: str) -> Iterator[Any]:
         }
         with said_to(Path(folder) / "spark.log"):  # a failed task's stack trace would come before our sentence
             spark = session("ottla sql", master, settings)
+        _hold_pysparks_tongue()
         try:
             with _progress(spark):
                 yield spark
@@ -106,6 +107,14 @@ def _session(master: str) -> Iterator[Any]:
             for query in spark.streams.active:
                 query.stop()
             spark.stop()
+
+
+def _hold_pysparks_tongue() -> None:
+    """It logs every mistake in a statement as a line of JSON on standard error, before our sentence."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
 
 
 @contextlib.contextmanager

@@ -176,7 +176,7 @@ class TypedRows:
             elif name == "_corrupt":
                 arrays.append(_corrupt(batch, bad, kind))
             elif name == "_key" and self._key_is_text and bad:
-                keys = [None if row in bad else key for row, key in enumerate(batch.column("key").to_pylist())]
+                keys = [key if key is not None and _is_text(key) else None for key in batch.column("key").to_pylist()]
                 arrays.append(pa.array(keys, pa.binary()).cast(kind))
             else:
                 arrays.append(batch.column(_FROM_RECORD[name]).cast(kind))
