@@ -6,7 +6,9 @@ all brokers hold identical batches; while leadership moves, replicas move, and e
 
 from __future__ import annotations
 
+import faulthandler
 import json
+import multiprocessing
 import threading
 import time
 from pathlib import Path
@@ -26,6 +28,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 PARTITIONS = 3
 TOPIC = "mixed"
 COPY = "copy"
+COPY_LIMIT_S = 20.0  # of one call of its producer
 Line = tuple[int, int]  # partition and number
 
 
@@ -82,15 +85,22 @@ class Load:
 class Copy:
     """Copies the topic record by record into another, exactly once: offsets and records in one transaction.
 
-    Whatever fails, it starts again as a new process would: with the same transactional id and the group's offsets.
+    In a process of its own: librdkafka 2.16 may never come back from `send_offsets_to_transaction` once the group's coordinator
+    was gone for a moment (its issue 5511), and only a process can be ended from outside. Whatever fails, the next life goes on
+    with the same transactional id and the group's offsets.
     """
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
-        self.transactions = 0
         self.restarts: list[str] = []
-        self._stop = threading.Event()
+        self._context = multiprocessing.get_context("spawn")
+        self._stop = self._context.Event()
+        self._transactions = self._context.Value("i", 0)
         self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @property
+    def transactions(self) -> int:
+        return self._transactions.value
 
     def __enter__(self) -> Copy:
         self._thread.start()
@@ -102,34 +112,41 @@ class Copy:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            common = {"bootstrap.servers": self.bootstrap, "log_level": 0}
-            consumer = confluent_kafka.Consumer(
-                common
-                | {"group.id": "copy", "auto.offset.reset": "earliest", "enable.auto.commit": False, "session.timeout.ms": 10_000}
-            )
-            producer = confluent_kafka.Producer(common | {"transactional.id": "copy", "transaction.timeout.ms": 30_000})
-            try:
-                producer.init_transactions(60)
-                consumer.subscribe([TOPIC])
-                while not self._stop.is_set():
-                    self._copy_some(consumer, producer)
-            except confluent_kafka.KafkaException as error:
-                self.restarts.append(str(error))
-            finally:
-                consumer.close()
+            life = self._context.Process(target=copy_life, args=(self.bootstrap, self._stop, self._transactions), daemon=True)
+            life.start()
+            life.join()
+            self.restarts.append(f"exit code {life.exitcode}")
 
-    def _copy_some(self, consumer: Any, producer: Any) -> None:
-        messages = [message for message in consumer.consume(500, 0.2) if not message.error()]
-        if not messages:
-            return
-        producer.begin_transaction()
-        for message in messages:
-            producer.produce(COPY, message.value(), partition=message.partition())
-        ends = {message.partition(): message.offset() + 1 for message in messages}
-        offsets = [confluent_kafka.TopicPartition(TOPIC, partition, offset) for partition, offset in ends.items()]
-        producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), 30)
-        producer.commit_transaction(30)
-        self.transactions += 1
+
+def copy_life(bootstrap: str, stop: Any, transactions: Any) -> None:
+    """Until it is told to stop, something fails, or a call takes longer than it may."""
+    common = {"bootstrap.servers": bootstrap, "log_level": 0}
+    consumer = confluent_kafka.Consumer(
+        common | {"group.id": "copy", "auto.offset.reset": "earliest", "enable.auto.commit": False, "session.timeout.ms": 10_000}
+    )
+    producer = confluent_kafka.Producer(common | {"transactional.id": "copy", "transaction.timeout.ms": 30_000})
+    faulthandler.dump_traceback_later(2 * COPY_LIMIT_S, exit=True)
+    producer.init_transactions(COPY_LIMIT_S)
+    consumer.subscribe([TOPIC])
+    while not stop.is_set():
+        faulthandler.dump_traceback_later(3 * COPY_LIMIT_S, exit=True)  # the calls below may take two of them in all
+        if copy_some(consumer, producer):
+            transactions.value += 1
+    consumer.close()
+
+
+def copy_some(consumer: Any, producer: Any) -> bool:
+    messages = [message for message in consumer.consume(500, 0.2) if not message.error()]
+    if not messages:
+        return False
+    producer.begin_transaction()
+    for message in messages:
+        producer.produce(COPY, message.value(), partition=message.partition())
+    ends = {message.partition(): message.offset() + 1 for message in messages}
+    offsets = [confluent_kafka.TopicPartition(TOPIC, partition, offset) for partition, offset in ends.items()]
+    producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), COPY_LIMIT_S)
+    producer.commit_transaction(COPY_LIMIT_S)
+    return True
 
 
 def leaders(cluster: MixedCluster, topic: str = TOPIC) -> dict[int, tuple[int, list[int], list[int]]]:
@@ -247,7 +264,7 @@ def judge_copy(cluster: MixedCluster, copy: Copy) -> None:
         copied[:] = read_with_librdkafka(cluster, len(original), COPY)
         return len(copied) >= len(original)
 
-    wait_until("the copy to be whole", is_whole, limit_s=120)
+    wait_until("the copy to be whole", is_whole, limit_s=240)
     assert copy.transactions > 20
     for partition in range(PARTITIONS):
         numbers = [number for owner, number in original if owner == partition]
