@@ -280,17 +280,8 @@ async def test_with_java_and_librdkafka(bootstrap, consumer, producer, wide_topi
 
 
 @pytest.mark.kafka
-async def test_members_of_the_old_protocol_live_on_in_a_group_of_the_new(
-    bootstrap, consumer, producer, topic, name, ottla_converts
-):
+async def test_members_of_the_old_protocol_live_on_in_a_group_of_the_new(bootstrap, consumer, producer, topic, name):
     """Ours with KIP-848, librdkafka with the classic protocol: the group is upgraded under its members."""
     await share(
         consumer, producer, topic, [Librdkafka(bootstrap, name, topic, "range")], group_id=name, group_protocol="consumer"
     )
-
-
-@pytest.fixture
-def ottla_converts(request):
-    """ottla's coordinator says so itself: groups change their protocol only while they are empty."""
-    if request.node.callspec.params["bootstrap"] == "ottla":
-        pytest.skip("ottla's groups change their protocol only while they are empty")

@@ -93,15 +93,16 @@ class Kind(ABC):
     def apply(self, shard: Any, record: Any, offset: int) -> None: ...
 
     def apply_change(self, shard: Any, change: Any) -> None:
-        raise NotImplementedError
+        """For kinds whose decisions change what is not in the log: those of transactions do not."""
+        raise AssertionError(f"decisions of {type(self).__name__} carry no changes")
 
     @abstractmethod
     def complete_transaction(self, shard: Any, producer_id: int, producer_epoch: int, committed: bool) -> None:
         """A transaction that wrote into the shard's partition has ended."""
 
     def perform(self, coordinator: Coordinator, effect: Any) -> None:
-        """What a committed decision asks the shell to do."""
-        raise NotImplementedError
+        """What a committed decision asks the shell to do: those of groups ask nothing."""
+        raise AssertionError(f"decisions of {type(self).__name__} have no effects")
 
     # What it knows and says
 
