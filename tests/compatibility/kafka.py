@@ -11,17 +11,16 @@ wants it up soon and not fast; `bench` gives its own Java options.
 from __future__ import annotations
 
 import atexit
-import base64
 import os
 import shutil
 import subprocess
 import tempfile
-import uuid
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Self
 
+from ottla.embedded.formatting import new_id
 from tests.compatibility import process
 from tests.compatibility.jars import NoKafka, class_path
 from tests.compatibility.wire import address_of, free_port, serves, wait_until
@@ -99,7 +98,7 @@ class KafkaPeer:
         self.ports = [free_port() for _ in range(nodes)]
         self.controller_ports = [free_port() for _ in range(nodes)]
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
-        self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        self.cluster_id = new_id()
         for node in self.nodes:
             self._write_properties(node)
             self._format(node)

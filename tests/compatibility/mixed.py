@@ -6,14 +6,13 @@ know only its address; ottla's is a static voter. Java brokers have ids from 1, 
 
 from __future__ import annotations
 
-import base64
 import os
 import subprocess
 import sys
-import uuid
 from pathlib import Path
 from typing import Self
 
+from ottla.embedded.formatting import new_id
 from tests.compatibility import process
 from tests.compatibility.jars import NoKafka
 from tests.compatibility.kafka import QUICK_START, java, run_tool
@@ -29,7 +28,7 @@ class MixedCluster:
     def __init__(self, folder: Path, *, java_brokers: int, ottla_brokers: int, ottla_controls: bool = False) -> None:
         self.folder = folder
         self.ottla_controls = ottla_controls
-        self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        self.cluster_id = new_id()
         self.java_ids = list(range(1, java_brokers + 1))
         self.ottla_ids = list(range(FIRST_OTTLA_ID, FIRST_OTTLA_ID + ottla_brokers))
         self.ports = {node_id: free_port() for node_id in [*self.broker_ids, CONTROLLER_ID]}

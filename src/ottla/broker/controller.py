@@ -21,6 +21,7 @@ from ottla.metadata.image import ClusterImage
 from ottla.metadata.records import MetadataRecord
 from ottla.metadata.state import Activated, BrokerUnreachable, Context, ControllerSettings, SessionChange, TimedOut
 from ottla.model.errors import ApiError, ErrorCode
+from ottla.model.ids import random_uuid
 from ottla.model.machine import Decision, Ticket
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class ActiveController:
             next_offset=self._end_offset(),
             ticket=ticket,
             version=version,
-            new_uuid=lambda: random.bytes(16),
+            new_uuid=lambda: random_uuid(random.bytes),
             random_index=random.below,
         )
         decision = self._machine.decide(event, context)

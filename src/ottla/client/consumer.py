@@ -37,7 +37,7 @@ from ottla.client.settings import ConsumerSettings, resolve
 from ottla.client.transactions import GroupMetadata
 from ottla.host import World
 from ottla.model.errors import ApiError, OttlaError
-from ottla.model.ids import TopicPartition, uuid_text
+from ottla.model.ids import TopicPartition, random_uuid, uuid_text
 
 if TYPE_CHECKING:
     import pyarrow
@@ -160,7 +160,7 @@ class Consumer(Client):
             server_assignor=settings["group_remote_assignor"],
         )
         if settings["group_protocol"] == "consumer":
-            return ConsumerMember(member, uuid_text(self._cluster.world.random.bytes(16)))
+            return ConsumerMember(member, uuid_text(random_uuid(self._cluster.world.random.bytes)))
         return ClassicMember(member, self._assignors)
 
     async def unsubscribe(self) -> None:

@@ -9,25 +9,15 @@ from ottla.broker.main import real_world
 from ottla.broker.snapshot_file import write_bootstrap
 from ottla.host.disk import Disk, RealDisk
 from ottla.metadata.features import BOOTSTRAP_LEVELS
-from ottla.model.ids import uuid_text
+from ottla.model.ids import random_uuid, uuid_text
 from ottla.storage.directory import LogDirectory
 
 META_PROPERTIES = "meta.properties"
-RESERVED_IDS = 100  # directory ids below this number mean something else (KIP-858)
-
-
-def new_id_bytes() -> bytes:
-    """Sixteen random bytes whose text can stand on a command line (no leading dash) and which mean nothing else."""
-    world = real_world()
-    while True:
-        made = world.random.bytes(16)
-        if not uuid_text(made).startswith("-") and int.from_bytes(made, "big") >= RESERVED_IDS:
-            return made
 
 
 def new_id() -> str:
     """As `ottla storage random-uuid` prints it."""
-    return uuid_text(new_id_bytes())
+    return uuid_text(random_uuid(real_world().random.bytes))
 
 
 def is_formatted(directory: str, disk: Disk | None = None) -> bool:
@@ -46,8 +36,9 @@ def format_node(directory: str, cluster_id: str, node_id: int, levels: Mapping[s
     disk = RealDisk()
     if not is_formatted(directory, disk):
         disk.make_directory(directory)
-        write_bootstrap(disk, directory, levels, real_world().clock.wall_ms())
-        LogDirectory.format(disk, directory, cluster_id, node_id, new_id_bytes())
+        world = real_world()
+        write_bootstrap(disk, directory, levels, world.clock.wall_ms())
+        LogDirectory.format(disk, directory, cluster_id, node_id, random_uuid(world.random.bytes))
 
 
 def cluster_id_in(directory: str) -> str | None:

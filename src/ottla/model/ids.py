@@ -6,6 +6,7 @@ An id is plain `bytes`, because that is what the wire carries and what a diction
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from typing import NamedTuple
 
 ZERO_UUID = bytes(16)
@@ -15,7 +16,8 @@ OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 
-# Directory ids below 100 are reserved (KIP-858): a replica's directory may be unknown, lost, or still from before directories had ids.
+# Ids below this number are reserved (KIP-858): a replica's directory may be unknown, lost, or still from before directories had ids.
+RESERVED_IDS = 100
 DIRECTORY_UNASSIGNED = bytes(16)
 DIRECTORY_LOST = bytes(15) + b"\x01"
 DIRECTORY_MIGRATING = bytes(15) + b"\x02"
@@ -27,6 +29,14 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def random_uuid(random_bytes: Callable[[int], bytes]) -> bytes:
+    """Sixteen random bytes that mean nothing else, and whose text can stand on a command line: no leading dash."""
+    while True:
+        made = random_bytes(16)
+        if not uuid_text(made).startswith("-") and int.from_bytes(made, "big") >= RESERVED_IDS:
+            return made
 
 
 def uuid_text(uuid: bytes) -> str:
