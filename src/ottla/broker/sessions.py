@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
+from ottla.storage.log import Log
 
 PartitionData = FetchResponse.FetchableTopicResponse.PartitionData
 NO_SESSION = 0
@@ -35,6 +36,10 @@ class Wanted:
     log_start_offset: int
     told_high_watermark: int = -1
     told_log_start_offset: int = -1
+
+    def was_told(self, log: Log) -> bool:
+        """Whether its reader knows where the log starts and what is committed."""
+        return log.high_watermark == self.told_high_watermark and log.log_start_offset == self.told_log_start_offset
 
     def is_news(self, data: PartitionData) -> bool:
         """Whether an incremental reply must mention it; remembers what it then says."""

@@ -178,6 +178,8 @@ def _hint_leaders(response: ProduceResponse, context: RequestContext) -> None:
                         leader_id=state.leader, leader_epoch=state.leader_epoch
                     )
                     leaders.add(state.leader)
+    if not leaders:
+        return
     response.node_endpoints = [
         ProduceResponse.NodeEndpoint(node_id=node_id, host=endpoint.host, port=endpoint.port, rack=rack)
         for node_id, endpoint, rack in context.node.endpoints(context.listener, leaders)
