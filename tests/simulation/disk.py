@@ -237,6 +237,8 @@ class SimulatedDisk:
         if not self.exists(old):
             raise _error(errno.ENOENT, old)
         self._need_directory(new)
+        if old != new and old in self._directories and new in self._directories and self.list(new):
+            raise _error(errno.ENOTEMPTY, new)
         self._change(posixpath.dirname(new), "rename", (old, new))
 
     def remove(self, path: str) -> None:

@@ -146,6 +146,14 @@ def tree(disk: Disk, path: str) -> object:
     return {name: tree(disk, f"{path}/{name}") for name in entries}
 
 
+def test_a_folder_that_holds_something_is_not_replaced_by_another(tmp_path: Path) -> None:
+    for disk in (RealDisk(), disk_of(1)):
+        for name in ("old", "new/inside"):
+            disk.make_directory(f"{tmp_path}/{name}")
+        with pytest.raises(OSError, match="not empty"):
+            disk.rename(f"{tmp_path}/old", f"{tmp_path}/new")
+
+
 @given(st.lists(steps, max_size=15))
 def test_the_twin_does_what_the_real_disk_does(tmp_path_factory: pytest.TempPathFactory, plan: list[tuple[str, Step]]) -> None:
     root = str(tmp_path_factory.mktemp("disk"))
