@@ -14,7 +14,20 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ottla.client.assignors import NO_RACKS
-from ottla.client.membership import Assign, Duty, Idle, Lose, MemberSettings, NeedTopics, Partitions, Phase, Revoke, Send, Step
+from ottla.client.membership import (
+    COORDINATOR_RETRY,
+    Assign,
+    Duty,
+    Idle,
+    Lose,
+    MemberSettings,
+    NeedTopics,
+    Partitions,
+    Phase,
+    Revoke,
+    Send,
+    Step,
+)
 from ottla.client.sticky import Racks
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import TopicPartition
@@ -23,14 +36,6 @@ from ottla.protocol.messages.consumer_groups import ConsumerGroupHeartbeatReques
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 LEAVE_STATIC_EPOCH = -2
-_RETRY = frozenset(
-    {
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.REQUEST_TIMED_OUT,
-    }
-)
 _FENCED = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 
 
@@ -196,7 +201,7 @@ class ConsumerMember:
         if self.phase in (Phase.OUT, Phase.FAILED):
             return
         code = ErrorCode(reply.error_code)
-        if code in _RETRY:
+        if code in COORDINATOR_RETRY:
             self.failed(now_ms)
         elif code in _FENCED:
             self._reset()

@@ -125,7 +125,7 @@ class Phase(Enum):
     FAILED = auto()
 
 
-_RETRY = frozenset(
+COORDINATOR_RETRY = frozenset(  # ask again, or ask for the coordinator again
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -409,7 +409,7 @@ class ClassicMember:
             self._refused(code, now_ms)
 
     def _refused(self, code: ErrorCode, now_ms: float) -> None:
-        if code in _RETRY:
+        if code in COORDINATOR_RETRY:
             self._not_before = now_ms + self._settings.retry_backoff_ms
             self._last_beat = 0.0
             if self.phase is Phase.SYNCING:

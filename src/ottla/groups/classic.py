@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from ottla.groups.group import Drafted
 from ottla.groups.offsets import PartitionCheck
 from ottla.groups.records import GroupRecord
 from ottla.model.errors import ApiError, ErrorCode, ProtocolError
@@ -83,9 +84,7 @@ class Member:
         return next(name for name, _ in self.protocols if name in candidates)
 
 
-class ClassicGroup:
-    """Mutable only while a decision drafts it; the shard never changes one that it holds."""
-
+class ClassicGroup(Drafted):
     __slots__ = (
         "generation", "group_id", "initial_delay_ms", "initial_remaining_ms", "leader", "members", "new_member_added",
         "pending_join", "pending_sync", "previous_state", "protocol_name", "protocol_type", "state", "state_timestamp_ms",
@@ -110,13 +109,6 @@ class ClassicGroup:
         self.initial_delay_ms = 0
         self.initial_remaining_ms = 0
         self.subscribed_topics: frozenset[str] | None = None  # None: not a group of consumers, or not understood
-
-    def copy(self) -> ClassicGroup:
-        other = ClassicGroup.__new__(ClassicGroup)
-        for name in self.__slots__:
-            value = getattr(self, name)
-            setattr(other, name, dict(value) if type(value) is dict else value)
-        return other
 
     # What it is ------------------------------------------------------------------------------------------------------
 

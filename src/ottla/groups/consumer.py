@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
+from ottla.groups.group import Drafted
 from ottla.groups.offsets import PartitionCheck
 from ottla.groups.records import GroupRecord
 from ottla.model.errors import ApiError, ErrorCode
@@ -93,7 +94,7 @@ class ResolvedRegex:
     timestamp_ms: int
 
 
-class ConsumerGroup:
+class ConsumerGroup(Drafted):
     __slots__ = (
         "assignment_epoch", "assignment_timestamp_ms", "epoch", "group_id", "has_partition_metadata", "members",
         "metadata_hash", "owners", "regexes", "static_members", "target", "topics_seen",
@@ -112,14 +113,6 @@ class ConsumerGroup:
         self.regexes: dict[str, ResolvedRegex] = {}
         self.has_partition_metadata = False  # a record of Kafka before 4.1, to be removed
         self.topics_seen = TOPICS_NEVER_SEEN
-
-    def copy(self) -> ConsumerGroup:
-        """Shallow: values inside are replaced, never changed."""
-        other = ConsumerGroup.__new__(ConsumerGroup)
-        for name in self.__slots__:
-            value = getattr(self, name)
-            setattr(other, name, dict(value) if type(value) is dict else value)
-        return other
 
     # What it is --------------------------------------------------------------------------------------------------------
 

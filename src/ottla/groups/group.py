@@ -7,7 +7,7 @@ shard's table.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, Self
 
 from ottla.groups.offsets import PartitionCheck
 from ottla.groups.records import GroupRecord
@@ -48,3 +48,17 @@ class Group(Protocol):
 
     def tombstones(self) -> Iterator[GroupRecord]:
         """The records that make the log forget the group, apart from its offsets."""
+
+
+class Drafted:
+    """Mutable only while a decision drafts it: the shard never changes one that it holds."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def copy(self) -> Self:
+        """Shallow: values inside its dictionaries are replaced, never changed."""
+        other = object.__new__(type(self))
+        for name in self.__slots__:
+            value = getattr(self, name)
+            setattr(other, name, dict(value) if type(value) is dict else value)
+        return other
