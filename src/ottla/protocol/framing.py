@@ -96,14 +96,14 @@ class Frames:
             start = position + 4
             if end - start < size:
                 self._size = size
-                self._begin(scratch[start:end], min(size, max(_FIRST_PIECE, _BELIEF * (end - start))))
+                self._begin(memoryview(scratch)[start:end], min(size, max(_FIRST_PIECE, _BELIEF * (end - start))))
                 return frames
             frames.append(scratch[start : start + size])
             position = start + size
         self._stub = bytes(scratch[position:end])
         return frames
 
-    def _begin(self, beginning: bytearray, size: int) -> None:
+    def _begin(self, beginning: bytearray | memoryview, size: int) -> None:
         """A new buffer rather than a larger one: the loop still holds a view of the old."""
         self._frame = bytearray(size)
         self._frame[: len(beginning)] = beginning

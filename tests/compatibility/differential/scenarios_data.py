@@ -240,6 +240,7 @@ def fetch(talk: Talk) -> None:
         read("not enough, not waited for", topic, offset=6, min_bytes=100)
         read("not enough, waited for", topic, offset=6, min_bytes=100, max_wait_ms=50)
         read("enough, at once", topic, min_bytes=1, max_wait_ms=20_000)
+        read("no bytes are enough, at once", topic, offset=6, min_bytes=0, max_wait_ms=600_000)
         if version >= 9:
             for epoch in (0, 1, 7):
                 read(f"leader epoch {epoch}", topic, epoch=epoch)

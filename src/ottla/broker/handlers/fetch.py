@@ -75,7 +75,7 @@ class _Turn:
 
     def attempt(self, final: bool) -> FetchResponse | None:
         resting = [self._resting(wanted) for wanted in self._wanted]
-        if not final and resting and None not in resting:
+        if not final and self._min_bytes > 0 and resting and None not in resting:
             self._noted = True
             return None
         remaining, total, urgent = self._max_bytes, 0, final or not self._wanted
