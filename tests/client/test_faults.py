@@ -535,3 +535,30 @@ async def test_coordinator_moved_and_the_group_goes_on(protocol):
             await reader.commit()
             committed = await eventually(lambda: admin.group_offsets("g"))
             assert {offset.offset for offset in committed.values()} == {30}
+
+
+async def test_transaction_coordinator_moved_within_a_transaction():
+    async with EmbeddedCluster(3, settings=SETTINGS) as cluster:
+        settings = QUICK | {"transactional_id": "mover", "linger_ms": 0, "max_block_ms": 60_000}
+        async with (
+            Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin,
+            Producer(bootstrap_servers=cluster.bootstrap, **settings) as sender,
+        ):
+            await admin.create_topic("t", 3, 3)
+            async with asyncio.timeout(60):
+                for number in range(4):
+                    async with sender.transaction():
+                        for partition in range(3):
+                            await sender.send("t", b"%d" % number, partition=partition)
+                        if number < 3:
+                            await sender.flush()
+                            await _move_leaders(admin, "__transaction_state" if number % 2 == 0 else "t")
+        settings = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **settings) as reader:
+            reader.assign([("t", number) for number in range(3)])
+            found = defaultdict(list)
+            async with asyncio.timeout(30):
+                while sum(map(len, found.values())) < 12:
+                    for record in await reader.poll(500):
+                        found[record.partition].append(int(record.value))
+        assert all(numbers == [0, 1, 2, 3] for numbers in found.values())

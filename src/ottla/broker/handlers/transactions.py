@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable
+from functools import partial
 from typing import Any
 
 from ottla.broker.access import is_allowed
 from ottla.broker.dispatch import RequestContext, handles
 from ottla.broker.markers import write_marker
-from ottla.broker.verification import Support, join_transaction, support_of_offset_commit
+from ottla.broker.verification import Joining, Support, Verified, join_transaction, support_of_offset_commit
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.protocol.apis import Operation, Resource
@@ -42,7 +43,6 @@ from ottla.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 from ottla.records.batch import NO_SEQUENCE
-from ottla.storage.producers import VerificationGuard
 from ottla.transactions.records import partition_for
 from ottla.transactions.requests import (
     AddPartitions,
@@ -133,46 +133,51 @@ async def add_offsets(request: AddOffsetsToTxnRequest, context: RequestContext) 
 @handles("TxnOffsetCommit")
 def commit_offsets(request: TxnOffsetCommitRequest, context: RequestContext) -> Any:
     """At the group's coordinator: the offsets become visible when the transaction that they belong to commits."""
-    node, groups = context.node, context.node.groups
-    support = support_of_offset_commit(context.version)
+    identity = (request.transactional_id, request.producer_id, request.producer_epoch)
+    joining = Joining(context, *identity, support_of_offset_commit(context.version))
     try:
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
-        shard = node.coordinators.active(groups, request.group_id)
-        guard = shard.replica.log.start_verification(
-            request.producer_id,
-            NO_SEQUENCE,
-            request.producer_epoch,
-            node.world.clock.wall_ms(),
-            supports_epoch_bump=support is Support.ADD,
-        )
+        verified = join_transaction(joining, partial(_start, joining, request.group_id), _error_for_offsets)
     except ApiError as error:
-        return groups.shape(groups.refusal(request, error, context.version), context.version)
-    errors: Any = {}
-    if guard is not None and (support is Support.ADD or node.settings["transaction.partition.verification.enable"]):
-        partition = shard.replica.topic_partition
-        identity = (request.transactional_id, request.producer_id, request.producer_epoch)
-        errors = join_transaction(context, *identity, [partition], support)
-    if isinstance(errors, dict):
-        return _commit(request, context, guard, errors)
-    return _commit_later(request, context, guard, errors)
+        return _refuse(request, context, error)
+    if isinstance(verified, Verified):
+        return _commit(request, context, verified)
+    return _commit_later(request, context, verified)
 
 
-def _commit(request: TxnOffsetCommitRequest, context: RequestContext, guard: VerificationGuard | None, errors: Errors) -> Any:
+def _start(joining: Joining, group_id: str) -> Verified:
+    node = joining.context.node
+    replica = node.coordinators.active(node.groups, group_id).replica
+    guard = joining.start(replica.log, NO_SEQUENCE)
+    return Verified({}, {} if guard is None else {replica.topic_partition: guard})
+
+
+def _error_for_offsets(error: ErrorCode, support: Support) -> ApiError:
+    # Older clients do not expect NETWORK_EXCEPTION here; told that the coordinator loads, they ask again.
+    return ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if error == ErrorCode.NETWORK_EXCEPTION else error)
+
+
+def _commit(request: TxnOffsetCommitRequest, context: RequestContext, verified: Verified) -> Any:
     node, groups = context.node, context.node.groups
-    for error in errors.values():
-        # Older clients do not expect NETWORK_EXCEPTION here; told that the coordinator loads, they ask again.
-        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if error == ErrorCode.NETWORK_EXCEPTION else error
-        return groups.shape(groups.refusal(request, ApiError(code), context.version), context.version)
+    for error in verified.errors.values():
+        return _refuse(request, context, error)
+    guard = next(iter(verified.guards.values()), None)  # there is but one partition
     version = EPOCH_BUMP_AT_END if context.version >= 5 else 1
     return node.coordinators.ask(groups, request.group_id, request, context, guard, version)
 
 
-async def _commit_later(
-    request: TxnOffsetCommitRequest, context: RequestContext, guard: VerificationGuard | None, errors: Awaitable[Errors]
-) -> Any:
-    reply = _commit(request, context, guard, await errors)
+async def _commit_later(request: TxnOffsetCommitRequest, context: RequestContext, verified: Awaitable[Verified]) -> Any:
+    try:
+        reply = _commit(request, context, await verified)
+    except ApiError as error:
+        return _refuse(request, context, error)
     return await reply if isinstance(reply, asyncio.Future) else reply
+
+
+def _refuse(request: TxnOffsetCommitRequest, context: RequestContext, error: ApiError) -> Any:
+    groups = context.node.groups
+    return groups.shape(groups.refusal(request, error, context.version), context.version)
 
 
 @handles("AddPartitionsToTxn")
