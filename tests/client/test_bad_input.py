@@ -8,6 +8,8 @@ import pytest
 
 from ottla import Admin, ApiError, Consumer, Producer
 from ottla.client.admin import ConfigResource
+from ottla.client.admin.base import AdminBase
+from ottla.client.admin.types import LATEST
 from ottla.client.errors import (
     ClientClosed,
     ConnectionRefused,
@@ -15,6 +17,7 @@ from ottla.client.errors import (
     NetworkError,
     NoBrokerAvailable,
     NotKafka,
+    PartialFailure,
     RequestTimedOut,
     TlsFailed,
     UnknownHost,
@@ -121,16 +124,23 @@ async def test_partition_that_does_not_exist_is_named_with_those_that_do(consume
         await poll_forever(reader)
 
 
-async def test_admin_is_told_of_what_is_missing(admin, name, topic):
+async def test_admin_is_told_of_what_is_missing(admin, name, topic, monkeypatch):
+    monkeypatch.setattr(AdminBase, "_topic_patience_ms", 100.0)
     for question in (
         admin.describe_topic(f"missing-{name}"),
         admin.delete_topic(f"missing-{name}"),
         admin.create_partitions(f"missing-{name}", 3),
         admin.describe_configs([ConfigResource.topic(f"missing-{name}")]),
+        admin.earliest_offsets([(f"missing-{name}", 0), (f"missing-{name}", 1)]),
+        admin.list_offsets({(topic, 0): LATEST, (f"missing-{name}", 0): LATEST}),
+        admin.delete_records({(f"missing-{name}", 0): 1}),
+        admin.describe_producers([(f"missing-{name}", 0)]),
     ):
-        with pytest.raises(ApiError) as caught:
-            await question
-        assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        with pytest.raises((ApiError, PartialFailure)) as caught:
+            async with asyncio.timeout(10):
+                await question
+        errors = caught.value.errors.values() if isinstance(caught.value, PartialFailure) else [caught.value]
+        assert {error.code for error in errors} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     with pytest.raises(UnknownPartition):
         await admin.latest_offsets([(topic, 9)])
 

@@ -369,16 +369,14 @@ class Cluster:
     async def topic(self, name: str, *, allow_create: bool = False, timeout_ms: float | None = None) -> TopicInfo:
         """A topic's partitions, from the view or freshly asked. Waits for a topic that is just being made."""
         info = self.view.topics.get(name)
-        if info is not None and not info.error and info.partitions:
+        if info is not None and info.is_known:
             return info
 
         async def look_up() -> TopicInfo:
             await self.refresh({name}, allow_create=allow_create)
             found = self.view.topics.get(name)
-            if found is None or found.error or not found.partitions:
-                raise ApiError(
-                    found.error if found and found.error else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topic_message(name, found)
-                )
+            if found is None or not found.is_known:
+                raise _unknown(name, found)
             return found
 
         return await self.persist(look_up, timeout_ms=timeout_ms)
@@ -407,6 +405,17 @@ class Cluster:
         if info.leader < 0:
             raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader now")
         return info.leader
+
+    async def unknown_topics(self, names: Collection[str]) -> dict[str, ApiError]:
+        """Those of the topics that the brokers do not know, and what they say of each. One attempt."""
+        strangers = self._strangers(names)
+        if strangers:
+            await self.refresh(strangers)
+        return {name: _unknown(name, self.view.topics.get(name)) for name in self._strangers(strangers)}
+
+    def _strangers(self, names: Collection[str]) -> list[str]:
+        topics = self.view.topics
+        return [name for name in names if name not in topics or not topics[name].is_known]
 
     async def leaders(self, partitions: Iterable[tuple[str, int]]) -> dict[int, list[tuple[str, int]]]:
         """Partitions by the broker that leads them."""
@@ -442,6 +451,11 @@ def _nobody(causes: dict[str, OttlaError]) -> OttlaError:
     if len(causes) == 1:
         return next(iter(causes.values()))
     return NoBrokerAvailable("no broker can be reached: " + "; ".join(str(cause) for cause in causes.values()), causes)
+
+
+def _unknown(name: str, info: TopicInfo | None) -> ApiError:
+    code = info.error if info is not None and info.error else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ApiError(code, topic_message(name, info))
 
 
 def topic_message(name: str, info: TopicInfo | None) -> str | None:

@@ -40,6 +40,10 @@ class TopicInfo:
     partitions: tuple[PartitionInfo, ...]  # by number
     error: ErrorCode = ErrorCode.NONE
 
+    @property
+    def is_known(self) -> bool:
+        return bool(self.partitions) and not self.error
+
     def partition(self, number: int) -> PartitionInfo | None:
         if 0 <= number < len(self.partitions) and self.partitions[number].partition == number:
             return self.partitions[number]

@@ -37,6 +37,8 @@ class StaleEpoch(ApiError):
 class Offsets(TopicsAdmin, GroupsAdmin):
     """The questions about offsets that an Admin can ask, asked over the consumer's own connections, and commits."""
 
+    _topic_patience_ms = float("inf")  # a consumer may be there before its topic; it waits for `default_api_timeout_ms`
+
     def __init__(self, cluster: Cluster, settings: ConsumerSettings) -> None:
         self._cluster = cluster
         self._settings = settings

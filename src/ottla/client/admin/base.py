@@ -16,7 +16,13 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+# A topic that was just created is news that takes a moment to reach every broker. One that is still unknown after so long is missing.
+TOPIC_PATIENCE_MS = 3_000.0
+
+
 class AdminBase(Client):
+    _topic_patience_ms = TOPIC_PATIENCE_MS
+
     async def _persist(self, attempt: Callable[[], Awaitable[V]]) -> V:
         self._check_running()
         return await self._cluster.persist(attempt)
@@ -54,11 +60,16 @@ class AdminBase(Client):
         wanted = list(partitions)
         done: dict[Any, Any] = {}
         failed: dict[Any, ApiError] = {}
+        believed_at = self._cluster.now_ms() + self._topic_patience_ms
 
         async def attempt() -> None:
             missing = [key for key in wanted if key not in done and key not in failed]
-            shares = await self._cluster.leaders(missing)
-            retry: ApiError | None = None
+            unknown = await self._cluster.unknown_topics({topic for topic, _ in missing})
+            if self._cluster.now_ms() >= believed_at:
+                failed.update({key: unknown[key[0]] for key in missing if key[0] in unknown})
+                unknown = {}
+            shares = await self._cluster.leaders(key for key in missing if key[0] not in unknown and key not in failed)
+            retry = next(iter(unknown.values()), None)
             for answers in await asyncio.gather(*(ask(leader, share) for leader, share in shares.items())):
                 for key, value in answers.items():
                     if not isinstance(value, ApiError):

@@ -160,7 +160,10 @@ class TopicsAdmin(AdminBase):
     async def list_offsets(
         self, questions: Mapping[tuple[str, int], int], *, isolation_level: str = "read_uncommitted"
     ) -> dict[TopicPartition, ListedOffset]:
-        """For each partition, the first offset at or after a timestamp, or EARLIEST, LATEST, MAX_TIMESTAMP."""
+        """For each partition, the first offset at or after a timestamp, or EARLIEST, LATEST, MAX_TIMESTAMP.
+
+        As with all questions to the leaders of partitions, a topic that no broker knows for three seconds is an error.
+        """
 
         async def ask(leader: int, share: list[tuple[str, int]]) -> dict[Any, Any]:
             reply = await self._cluster.ask(leader, _list_offsets_request(share, questions, isolation_level, self._timeout()))
