@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from contextlib import asynccontextmanager
 
 import pytest
 
 from ottla import ApiError, Consumer
+from ottla.client.errors import UnreadableRecords
 from ottla.client.fetcher import SHARED_WAIT_MS
 from ottla.model.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -203,10 +205,85 @@ async def test_damaged_batch_is_an_error_that_stays_until_someone_seeks_past_it(
 
     async with cluster(Broker(1, reply)) as bootstrap, reading(bootstrap, 0, enable_fetch_sessions=False) as consumer:
         for _ in range(2):
-            with pytest.raises(ApiError, match="wrong checksum"):
+            with pytest.raises(UnreadableRecords, match="t-0 at offset 0: a record batch with a wrong checksum") as caught:
                 await poll_forever(consumer)
-        consumer.seek(("t", 0), 2)
+        consumer.seek(caught.value.partition, caught.value.next_offset)
         assert (await take(consumer, 1))[0] == 2
+
+
+async def test_batch_that_was_damaged_on_its_way_is_fetched_again():
+    def reply(broker, request):
+        good = batch(asked(request).fetch_offset)
+        return answer_with(records=good if len(broker.fetches) > 1 else good[:-1] + bytes([good[-1] ^ 1]))
+
+    async with cluster(Broker(1, reply)) as bootstrap, reading(bootstrap, 0) as consumer:
+        with pytest.raises(UnreadableRecords):
+            await poll_forever(consumer)
+        assert await take(consumer, 2) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda data: data[:8] + b"\xff" * 4 + data[12:]]
+)
+async def test_damaged_partition_does_not_hold_up_the_others(damage):
+    def reply(broker, request):
+        topic = FetchResponse.FetchableTopicResponse(topic_id=TOPIC_ID)
+        for part in request.topics[0].partitions:
+            good = batch(part.fetch_offset)
+            topic.partitions.append(
+                PART(partition_index=part.partition, high_watermark=10, records=damage(good) if part.partition == 1 else good)
+            )
+        return FetchResponse(responses=[topic])
+
+    broker = Broker(1, reply)
+    broker.partitions = 3
+    settings = {"enable_fetch_sessions": False, "retry_backoff_ms": 5, "max_poll_records": 1}
+    found, errors = defaultdict(list), []
+    async with cluster(broker) as bootstrap, Consumer(bootstrap_servers=bootstrap, **settings) as consumer:
+        consumer.assign([("t", number) for number in range(3)])
+        for number in range(3):
+            consumer.seek(("t", number), 0)
+        while len(errors) < 3 or min(len(found[0]), len(found[2])) < 5:
+            try:
+                for record in await consumer.poll(1000):
+                    found[record.partition].append(record.offset)
+            except ApiError as error:
+                errors.append(error)
+    assert all(error.code is ErrorCode.CORRUPT_MESSAGE and "t-1" in str(error) for error in errors)
+    assert 1 not in found
+    assert all(offsets == list(range(len(offsets))) for offsets in found.values())
+
+
+async def test_columns_end_before_a_damaged_batch_and_go_on_behind_it():
+    damaged = bytearray(batch(2, 3))
+    damaged[-1] ^= 1
+
+    def reply(broker, request):
+        rest = {0: batch(0) + batch(1) + damaged + batch(4), 2: damaged + batch(4), 4: batch(4)}
+        return answer_with(records=bytes(rest.get(asked(request).fetch_offset, b"")))
+
+    async def read(consumer: Consumer) -> list[int]:
+        return (await anext(consumer.arrow())).column("offset").to_pylist()
+
+    async with cluster(Broker(1, reply)) as bootstrap, reading(bootstrap, 0, enable_fetch_sessions=False) as consumer:
+        assert await read(consumer) == [0, 1]
+        for _ in range(2):
+            with pytest.raises(UnreadableRecords, match="t-0 at offset 2") as caught:
+                await read(consumer)
+        consumer.seek(caught.value.partition, caught.value.next_offset)
+        assert await read(consumer) == [4]
+
+
+async def test_partition_that_is_refused_for_good_is_not_asked_for_without_pause():
+    broker = Broker(1, lambda broker, request: answer_with(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    settings = {"enable_fetch_sessions": False, "retry_backoff_ms": 30_000, "retry_backoff_max_ms": 30_000}
+    async with cluster(broker) as bootstrap, Consumer(bootstrap_servers=bootstrap, **settings) as consumer:
+        consumer.assign([("t", 0)])
+        consumer.seek(("t", 0), 0)
+        with pytest.raises(ApiError, match="TOPIC_AUTHORIZATION_FAILED"):
+            await poll_forever(consumer)
+        assert await consumer.poll(100) == []
+    assert len(broker.fetches) == 1
 
 
 async def test_answer_for_a_place_that_was_left_meanwhile_is_dropped():

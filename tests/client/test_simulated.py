@@ -62,8 +62,6 @@ class Play:
         faults = Faults(self.cluster, f"faults {self.simulation.seed}", power=False)
         # What a broker makes of a full disk is its own affair and tested with it; a client sees an error like any other.
         faults._weights[faults._kinds.index(faults._full_disk)] = 0
-        # A batch with a wrong checksum stays in the consumer's buffer and is raised at every poll, as in Java: this one only polls on.
-        faults._weights[faults._kinds.index(faults._flip_reads)] = 0
         if not any(faults._weights):
             faults._weights[0] = 1
         storm = asyncio.create_task(faults.run())

@@ -10,11 +10,13 @@ import pyarrow as pa
 
 from ottla.client.arrow_hashing import partitions_of
 from ottla.client.errors import SerializationFailed
-from ottla.client.positions import Chunk
+from ottla.client.positions import Chunk, Position
 from ottla.client.settings import ProducerSettings
+from ottla.model.errors import ApiError
 from ottla.model.ids import TopicPartition
-from ottla.records.batch import HEADER_SIZE
-from ottla.records.columns import decode_columns, encode_columns, split_rows
+from ottla.records.batch import HEADER_SIZE, BatchHeader
+from ottla.records.columns import Columns, decode_batches, decode_columns, encode_columns, split_rows
+from ottla.records.control import visible_batches
 
 MIN_ARROW_BATCH = 256 * 1024  # columns pay from a few thousand rows on, so their batches are larger than `batch_size` alone
 
@@ -86,11 +88,41 @@ def _hashes(keys: Any, partitions: int, sticky: int) -> Any:
     return numbers
 
 
-def record_batch(key: TopicPartition, chunk: Chunk, from_offset: int, with_headers: bool, check_crc: bool) -> Any:
-    """Everything that a fetch brought of one partition, as one batch. The topic is a dictionary of one word: it costs nothing."""
-    columns = decode_columns(
-        chunk.data, from_offset=from_offset, aborted=chunk.aborted, headers=with_headers, check_crc=check_crc
-    )
+def take_batch(position: Position, chunk: Chunk, with_headers: bool, check_crc: bool) -> Any:
+    """Everything that a fetch brought of one partition, as one batch; the position moves behind it.
+
+    Where a part of it cannot be read, what comes before that part; and when nothing does, UnreadableRecords is raised.
+    """
+    start = position.offset
+    assert start is not None
+    try:
+        columns = decode_columns(chunk.data, from_offset=start, aborted=chunk.aborted, headers=with_headers, check_crc=check_crc)
+    except ApiError as error:
+        good, damaged = _readable(chunk, start, check_crc)
+        if not good:
+            raise position.drop_unreadable(error, damaged) from error
+        columns = decode_batches(chunk.data, good, from_offset=start, headers=with_headers, check_crc=check_crc)
+        position.seek(good[-1][1].next_offset, good[-1][1].leader_epoch)
+    else:
+        position.offset = max(start, chunk.next_offset)
+    return _record_batch(position.key, columns, with_headers)
+
+
+def _readable(chunk: Chunk, start: int, check_crc: bool) -> tuple[list[tuple[int, BatchHeader]], BatchHeader | None]:
+    """The batches before the first that cannot be read, and that one."""
+    good: list[tuple[int, BatchHeader]] = []
+    for found in visible_batches(chunk.data, chunk.aborted):
+        if found[1].last_offset >= start:
+            try:
+                decode_batches(chunk.data, [found], check_crc=check_crc)
+            except ApiError:
+                return good, found[1]
+            good.append(found)
+    return good[: len(good) // 2], None  # each by itself can be read: together they are too much for one array
+
+
+def _record_batch(key: TopicPartition, columns: Columns, with_headers: bool) -> Any:
+    """The topic is a dictionary of one word: it costs nothing."""
     count = len(columns)
     topic = pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([key.topic]))
     fields = {

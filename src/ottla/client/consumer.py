@@ -222,7 +222,11 @@ class Consumer(Client):
     # Records -----------------------------------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: float = 0, *, max_records: int | None = None) -> list[ConsumerRecord]:
-        """Records as soon as there are any, at most `max_records` (`max_poll_records`); empty when `timeout_ms` passes first."""
+        """Records as soon as there are any, at most `max_records` (`max_poll_records`); empty when `timeout_ms` passes first.
+
+        Records that cannot be read (`UnreadableRecords`) or deserialized (`DeserializationFailed`) are an error that comes back until
+        someone seeks past them; polls in between return what the other partitions have.
+        """
         limit = self._settings["max_poll_records"] if max_records is None else max_records
         with self._only_one():
             return await self._until(lambda: self._take(limit), timeout_ms) or []
@@ -297,10 +301,13 @@ class Consumer(Client):
             while position.offset is not None and not position.paused and len(taken) < limit:
                 try:
                     records = position.take(limit - len(taken), self._decoding)
-                except OttlaError:
-                    if taken:  # first what can be read; the error is still there at the next poll
-                        return taken
-                    raise
+                except OttlaError as error:
+                    self._turn += step + 1  # the others go on at the next poll
+                    self._fetch_later(position)
+                    if not taken:
+                        raise
+                    self._error = error  # first what could be read
+                    return taken
                 if not records:
                     break
                 taken += records
@@ -310,6 +317,10 @@ class Consumer(Client):
         else:
             self._turn += 1
         return taken
+
+    def _fetch_later(self, position: Position) -> None:
+        """After records that could not be read: whoever polls in a loop shall not make a loop of fetches."""
+        position.retry_at_ms = self._cluster.now_ms() + self._cluster.backoff_ms(0)
 
     def _raise_errors(self) -> None:
         fetcher = self._running()
@@ -323,16 +334,21 @@ class Consumer(Client):
 
     async def arrow(self, *, headers: bool = False) -> AsyncIterator[pyarrow.RecordBatch]:
         """Everything that is fetched, as `pyarrow.RecordBatch`es: topic, partition, offset, timestamp, key, value (and headers)."""
-        from ottla.client.arrow import record_batch
+        from ottla.client.arrow import take_batch
 
         def take() -> Any:
-            for position in list(self._positions.values()):
-                if position.offset is None or position.paused:
-                    continue
-                while (chunk := position.take_chunk()) is not None:
-                    start, position.offset = position.offset, max(position.offset, chunk.next_offset)
-                    made = record_batch(position.key, chunk, start, headers, self._settings["check_crcs"])
+            positions = list(self._positions.values())
+            for step in range(len(positions)):
+                position = positions[(self._turn + step) % len(positions)]
+                while position.offset is not None and not position.paused and (chunk := position.take_chunk()) is not None:
+                    try:
+                        made = take_batch(position, chunk, headers, self._settings["check_crcs"])
+                    except ApiError:
+                        self._turn += step + 1
+                        self._fetch_later(position)
+                        raise
                     if made.num_rows:
+                        self._turn += step + 1
                         return made
             return None
 

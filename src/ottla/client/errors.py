@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ottla.model.errors import ApiError, ErrorCode, OttlaError
+from ottla.model.ids import TopicPartition
 
 
 class NetworkError(OttlaError):
@@ -84,7 +85,29 @@ class ConcurrentUse(OttlaError, RuntimeError):
 
 
 class SerializationFailed(OttlaError):
-    """A serializer or deserializer raised; its exception is the cause. Nothing was sent."""
+    """A serializer raised; its exception is the cause. Nothing was sent."""
+
+
+class DeserializationFailed(SerializationFailed):
+    """A deserializer raised; its exception is the cause. `seek(error.partition, error.next_offset)` leaves the record out."""
+
+    def __init__(self, message: str, partition: TopicPartition, offset: int) -> None:
+        super().__init__(message)
+        self.partition = partition
+        self.offset = offset
+        self.next_offset = offset + 1
+
+
+class UnreadableRecords(ApiError):
+    """A batch that was fetched cannot be read: its checksum is wrong, or its bytes are no records. It is fetched again, because the
+    damage may have happened on the way; if it stays, `seek(error.partition, error.next_offset)` leaves it out."""
+
+    def __init__(self, cause: ApiError, partition: TopicPartition, offset: int, next_offset: int) -> None:
+        why = cause.message or cause.code.meaning
+        super().__init__(cause.code, f"{partition} at offset {offset}: {why}; if it stays so, seek past it, to {next_offset}")
+        self.partition = partition
+        self.offset = offset
+        self.next_offset = next_offset
 
 
 class UnknownPartition(OttlaError, ValueError):

@@ -21,7 +21,7 @@ from ottla.client.settings import ConsumerSettings
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import TopicPartition
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
-from ottla.records.batch import headers
+from ottla.records.batch import HEADER_SIZE, headers, read_header
 from ottla.records.control import AbortedTransaction
 
 log = logging.getLogger("ottla.consumer")
@@ -63,6 +63,13 @@ class _Session:
         self.epoch = FULL_SESSION
         self.partitions: dict[TopicPartition, Wanted] = {}
         self.uses_ids = False
+
+
+def _not_one_batch(position: Position, data: Any) -> tuple[ErrorCode, str]:
+    where = f"{position.key} offset {position.fetch_offset}"
+    if len(data) >= HEADER_SIZE and read_header(data).size < HEADER_SIZE:
+        return ErrorCode.CORRUPT_MESSAGE, f"{where}: a record batch with an impossible length; if it stays so, seek past it"
+    return ErrorCode.MESSAGE_TOO_LARGE, f"{where}: the batch there is larger than fetch_max_bytes; raise it or seek past it"
 
 
 class Fetcher:
@@ -302,10 +309,7 @@ class Fetcher:
             return
         batches = deque(headers(data), 1)
         if not batches:
-            self.error = ApiError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"{position.key} offset {position.fetch_offset}: the batch there is larger than fetch_max_bytes; raise it or seek past it",
-            )
+            self._fail(position, *_not_one_batch(position, data))
             return
         aborted = tuple(AbortedTransaction(row.producer_id, row.first_offset) for row in part.aborted_transactions or ())
         if self._settings["isolation_level"] != "read_committed":
@@ -315,7 +319,8 @@ class Fetcher:
     def _truncated(self, position: Position, offset: int) -> None:
         """The log was cut below what was read (an unclean election, KIP-320): go on where it still agrees, or say so."""
         if self._settings["auto_offset_reset"] == "none":
-            self.error = ApiError(
+            self._fail(
+                position,
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"{position.key} was truncated to offset {offset}, below {position.fetch_offset}; records that were read are gone. Seek to go on",
             )
@@ -330,8 +335,8 @@ class Fetcher:
             position.preferred = -1  # a follower may be behind; the leader knows better
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
             if self._settings["auto_offset_reset"] == "none":
-                self.error = ApiError(
-                    code, f"{key} has no offset {position.fetch_offset}, and auto_offset_reset is none; seek elsewhere"
+                self._fail(
+                    position, code, f"{key} has no offset {position.fetch_offset}, and auto_offset_reset is none; seek elsewhere"
                 )
             else:
                 log.info("offset_out_of_range partition=%s offset=%s", key, position.fetch_offset)
@@ -342,4 +347,9 @@ class Fetcher:
             if not self._cluster.view.hint(key.topic, key.partition, leader.leader_id, leader.leader_epoch, endpoints):
                 self._wait({key: (position, 0)}, code)
         else:
-            self.error = ApiError(code, f"{key}: {code.meaning}")
+            self._fail(position, code, f"{key}: {code.meaning}")
+
+    def _fail(self, position: Position, code: ErrorCode, message: str) -> None:
+        """The application is told at its next poll, which may come late: until then the broker is not asked without pause."""
+        self.error = ApiError(code, message)
+        position.retry_at_ms = self._cluster.now_ms() + self._cluster.backoff_ms(0)

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, NamedTuple
 
-from ottla.client.errors import SerializationFailed
+from ottla.client.errors import DeserializationFailed, UnreadableRecords
 from ottla.client.settings import Deserializer
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import TopicPartition
@@ -154,20 +153,26 @@ class Position:
         assert self.batches is not None
         assert self.current is not None
         assert self.offset is not None
-        found = next(self.batches, None)
-        if found is None:
-            self.offset = max(self.offset, self.current.next_offset)
-            self.buffered -= len(self.current.data)
-            self.current = self.batches = None
-            return self._open_chunk()
-        position, header = found
-        if header.last_offset >= self.offset:
-            try:
-                self.records, self.index = self._decode(position, header, decoding.check_crcs), 0
-            except ApiError:
-                self.batches = chain([found], self.batches)  # what cannot be read stays an error until someone seeks past it
-                raise
-        return True
+        found = None
+        try:
+            found = next(self.batches, None)
+            if found is not None and found[1].last_offset >= self.offset:
+                self.records, self.index = self._decode(*found, decoding.check_crcs), 0
+        except ApiError as error:
+            raise self.drop_unreadable(error, found[1] if found is not None else None) from error
+        if found is not None:
+            return True
+        self.offset = max(self.offset, self.current.next_offset)
+        self.buffered -= len(self.current.data)
+        self.current = self.batches = None
+        return self._open_chunk()
+
+    def drop_unreadable(self, error: ApiError, header: BatchHeader | None) -> UnreadableRecords:
+        """What was fetched is forgotten, so it is fetched again from here: good bytes may come then, or the same error."""
+        self.clear()
+        offset = self.offset or 0
+        first, following = (offset, offset + 1) if header is None else (header.base_offset, header.next_offset)
+        return UnreadableRecords(error, self.key, first, following)
 
     def _open_chunk(self) -> bool:
         if not self.chunks:
@@ -181,9 +186,7 @@ class Position:
         assert self.offset is not None
         data = self.current.data
         if check_crc and crc_of(data, position, header.size) != header.crc:
-            raise ApiError(
-                ErrorCode.CORRUPT_MESSAGE, f"{self.key} at offset {header.base_offset}: a record batch with a wrong checksum"
-            )
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, "a record batch with a wrong checksum")
         records = decode_records(header, unpack(data, position, header))
         if header.base_offset < self.offset:
             records = [record for record in records if record[0] >= self.offset]
@@ -196,7 +199,7 @@ class Position:
         ]
 
     def take_chunk(self) -> Chunk | None:
-        """A whole fetched answer, for who decodes by columns; the caller moves the position behind it."""
+        """A whole fetched answer, for who decodes by columns; the caller moves the position."""
         if self.current is None and not self._open_chunk():
             return None
         chunk = self.current
@@ -214,7 +217,7 @@ def _deserialized(records: list[ConsumerRecord], decoding: Decoding) -> list[Con
         try:
             key = _deserialize("key", decoding.key, record.key, record)
             value = _deserialize("value", decoding.value, record.value, record)
-        except SerializationFailed:
+        except DeserializationFailed:
             if made:
                 return made
             raise
@@ -228,7 +231,10 @@ def _deserialize(what: str, deserializer: Deserializer | None, data: bytes | Non
     try:
         return deserializer(data)
     except Exception as error:
-        where = f"{record.topic}-{record.partition} offset {record.offset}"
-        raise SerializationFailed(
-            f"the {what}_deserializer raised {type(error).__name__} at {where}: {error}; seek past it to go on"
+        partition = TopicPartition(record.topic, record.partition)
+        raise DeserializationFailed(
+            f"the {what}_deserializer raised {type(error).__name__} at {partition} offset {record.offset}: {error}; "
+            "seek past it to go on",
+            partition,
+            record.offset,
         ) from error

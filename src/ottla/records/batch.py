@@ -147,12 +147,12 @@ def check_batches(buffer: bytes | bytearray | memoryview) -> list[tuple[int, Bat
 
 
 def headers(buffer: bytes | bytearray | memoryview) -> Iterator[tuple[int, BatchHeader]]:
-    """Positions and headers of trusted bytes (our own log); stops before a batch that is not whole."""
+    """Positions and headers of bytes whose checksums are somebody else's affair; stops before a batch that is not whole."""
     position, end = 0, len(buffer)
     while end - position >= HEADER_SIZE:
         header = read_header(buffer, position)
         size = header.batch_length + LENGTH_PREFIX
-        if position + size > end:
+        if position + size > end or size < HEADER_SIZE:
             return
         yield position, header
         position += size
