@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from ottla.cli.demo import DEMOS
+from ottla.cli.main import root
 from tests.cli.processes import ottla
 from tests.docs.runner import blocks
 
@@ -63,3 +66,18 @@ async def test_a_claim_that_does_not_hold_fails_the_demo(capsys: pytest.CaptureF
     shown = capsys.readouterr().out
     assert "✘ two and two are five (found 4)" in shown
     assert "2 of 2 claims did not hold." in shown
+
+
+def test_a_slow_demo_pauses_before_each_scene_and_ends_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ottla.cli.demos import stage
+
+    monkeypatch.setattr(stage, "SLOW_S", 0.05)
+    done = {}
+    for slow in (False, True):
+        began = time.monotonic()
+        done[slow] = CliRunner().invoke(root, ["demo", "first-log", *(["--slow"] if slow else [])], standalone_mode=False)
+        assert done[slow].exception is None
+        assert done[slow].return_value == 0
+    scenes = done[True].stdout.count("\n── ")
+    assert scenes == done[False].stdout.count("\n── ") > 2
+    assert time.monotonic() - began >= scenes * 0.05

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ottla.broker.node import Node
 from ottla.client.admin import Admin
 from ottla.client.errors import NetworkError
 from ottla.embedded.cluster import EmbeddedCluster
@@ -69,14 +70,19 @@ def test_a_hundred_brokers_one_after_another_leave_nothing_behind(tmp_path: Path
         pytest.skip("open files are counted through /proc, which this system does not have")
     with EmbeddedCluster() as cluster:  # what is made once stays: imports, caches
         assert cluster.nodes[0].is_running
-    threads, files = threading.active_count(), len(list(descriptors.iterdir()))
+    threads, files, nodes = threading.active_count(), len(list(descriptors.iterdir())), _nodes()
     for _ in range(100):
         with EmbeddedCluster() as cluster:
             assert cluster.nodes[0].is_running
         assert not Path(cluster.directory).exists()
-    gc.collect()  # a node is full of cycles: what the collector takes is no leak
+    assert _nodes() <= nodes
     assert threading.active_count() <= threads  # fewer, when one of an earlier test has ended meanwhile
     assert len(list(descriptors.iterdir())) <= files + 2
+
+
+def _nodes() -> int:
+    gc.collect()  # a node is full of cycles: what the collector takes is no leak
+    return sum(isinstance(each, Node) for each in gc.get_objects())
 
 
 async def test_data_in_a_given_directory_outlives_the_cluster(tmp_path: Path) -> None:
