@@ -24,7 +24,7 @@ VOTERS = VoterSet.static([(1, "a", 1), (2, "b", 2), (3, "c", 3)])
 
 def unstarted(node_id: int = 1, log: LogView | None = None, stored: QuorumState | None = None, **options: Any) -> RaftMachine:
     me = Identity(node_id, "c", directory_id=bytes([node_id]) * 16, address=Address("me", node_id))
-    return RaftMachine(me, options.pop("voters", VOTERS), log or LogView(), stored, Timing(), lambda count: 0, **options)
+    return RaftMachine(me, options.pop("voters", VOTERS), log or LogView(), stored, Timing(), lambda count: count - 1, **options)
 
 
 def machine(node_id: int = 1, log: LogView | None = None, stored: QuorumState | None = None) -> RaftMachine:
@@ -112,7 +112,6 @@ def test_a_vote_that_cannot_be_is_refused(request_: VoteRequest, code: ErrorCode
 def elected(log: LogView | None = None) -> RaftMachine:
     """Node 1 leading epoch 1 with the votes of 2."""
     made = machine(log=log)
-    made.step(Tick(), 4000)
     effects = made.step(Tick(), 4500)
     assert isinstance(made.role, Prospective)
     for kind in (Candidate, Leader):
@@ -124,6 +123,43 @@ def elected(log: LogView | None = None) -> RaftMachine:
     start = made.log.end_offset
     made.step(Appended(start + 1, ((made.epoch, start),)), 5001)
     return made
+
+
+def test_voters_that_start_together_do_not_wait_for_an_election_time_out() -> None:
+    for seed in range(20):
+        world = World(3, 0, seed=seed)
+        world.start()
+        world.run(Timing().election_timeout_ms // 2)
+        assert world.leader() is not None
+
+
+def test_a_voter_that_starts_beside_a_leader_follows_it_and_leaves_its_epoch_alone() -> None:
+    world = World(3, 0, seed=1)
+    world.replicas[1].start()
+    world.replicas[2].start()
+    world.run(500)
+    leader = world.leader()
+    assert leader is not None
+    epoch = leader.machine.epoch
+    world.replicas[3].start()
+    world.run(500)
+    assert (world.leader(), leader.machine.epoch) == (leader, epoch)
+    assert isinstance(world.replicas[3].machine.role, Follower)
+
+
+def test_after_a_split_vote_the_candidate_asks_again_soon() -> None:
+    candidate = machine()
+    effects = candidate.step(Tick(), 100)
+    answered = messages.epoch_response(effects.send[0].request, ErrorCode.NONE, -1, 0, None, granted=True)
+    effects = candidate.step(Answered(effects.send[0].request_id, answered), 101)
+    assert isinstance(candidate.role, Candidate)
+    for send in effects.send:
+        answered = messages.epoch_response(send.request, ErrorCode.NONE, -1, candidate.epoch, None, granted=False)
+        effects = candidate.step(Answered(send.request_id, answered), 102)
+    assert effects.wake_at_ms is not None
+    assert effects.wake_at_ms <= 102 + 2 * Timing().early_election_spread_ms
+    candidate.step(Tick(), effects.wake_at_ms)
+    assert isinstance(candidate.role, Prospective)
 
 
 def fetch(of: RaftMachine, node_id: int, end: tuple[int, int], now_ms: int = 5002) -> Effects:

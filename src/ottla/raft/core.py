@@ -36,7 +36,7 @@ class Timing:
     retry_backoff_max_ms: int = 200  # a node that is down is asked this often
     fetch_max_wait_ms: int = 500
     fetch_max_bytes: int = 8 * 1024 * 1024
-    refused_election_spread_ms: int = 50  # how far apart followers ask for an election when the leader's port refuses
+    early_election_spread_ms: int = 50  # how far apart voters ask for an election that nobody need wait for
 
     @property
     def check_quorum_ms(self) -> int:
@@ -217,6 +217,11 @@ class Core:
             return FOREVER_MS
         spread = self.timing.election_timeout_ms
         return self.now_ms + spread + self.random_below(spread)
+
+    def early_election_deadline_ms(self) -> int:
+        """Where no leader can be disturbed (at start, when its port refuses) or was elected (a split vote), a pre-vote is soon asked
+        for: it changes nothing at anybody, and whoever hears of a leader refuses it. Spread, so that voters do not collide."""
+        return self.now_ms + self.random_below(self.timing.early_election_spread_ms + 1) if self.is_voter else FOREVER_MS
 
     def fetch_deadline_ms(self) -> int:
         """Spread, because followers of a silent leader have last heard from it at the same moment and would split the vote."""

@@ -141,6 +141,10 @@ def handle_vote_answer(core: Core, pending: Pending, response: VoteResponse) -> 
     if asked.pre_vote is not isinstance(role, Prospective):
         return
     (role.ballot.granted if answer.vote_granted else role.ballot.rejected).add(pending.node_id)
+    if isinstance(role, Candidate) and role.ballot.is_lost(len(core.voters), core.voters.majority):
+        # Two asked at once and split the vote. The one that waits less asks again, and the other votes for it.
+        again_ms = core.early_election_deadline_ms() + core.timing.early_election_spread_ms
+        role.election_deadline_ms = min(role.election_deadline_ms, again_ms)
 
 
 # BeginQuorumEpoch and EndQuorumEpoch ------------------------------------------------------------------------------------

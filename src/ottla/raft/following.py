@@ -159,7 +159,6 @@ def leader_lost(core: Core, role: Follower) -> None:
     """Voters ask for an election soon, and not all at the same moment; observers ask others where the leader went."""
     role.has_fetched = False
     if core.is_voter:
-        soon_ms = core.now_ms + core.random_below(core.timing.refused_election_spread_ms + 1)
-        role.fetch_deadline_ms = min(role.fetch_deadline_ms, soon_ms)
+        role.fetch_deadline_ms = min(role.fetch_deadline_ms, core.early_election_deadline_ms())
     else:
         core.become_unattached(role.epoch)

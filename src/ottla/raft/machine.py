@@ -143,18 +143,22 @@ class RaftMachine:
     # Events ---------------------------------------------------------------------------------------------------------------
 
     def start(self, now_ms: int) -> Effects:
-        """Take up where the last life ended: never leading, because what was led then may be led by another now."""
+        """Take up where the last life ended: never leading, because what was led then may be led by another now.
+
+        Voters that know of no leader ask for one at once: when a cluster starts, nobody need wait for an election time-out.
+        """
         core = self._begin(now_ms)
         stored = core.stored
         core.effects.persist = stored
         if core.is_only_voter or (stored.leader_id == NOBODY and stored.voted is None):
-            core.role = Unattached(stored.epoch, core.election_deadline_ms())
+            core.role = Unattached(stored.epoch, core.early_election_deadline_ms())
         elif stored.leader_id == core.me.node_id:
             core.role = Resigned(stored.epoch, core.election_deadline_ms(), (), set())
         elif stored.leader_id != NOBODY:
             core.become_follower(stored.epoch, stored.leader_id)
         else:
-            core.become_unattached(stored.epoch)
+            assert stored.voted is not None
+            core.role = Voted(stored.epoch, stored.voted, core.early_election_deadline_ms())
         core.effects.leadership = Leadership(core.leader_id, core.epoch, False)
         return self._finish()
 

@@ -2,11 +2,11 @@
 
 | from | when | to |
 |---|---|---|
-| Unattached, Voted | election time-out (voters) | Prospective: asks who would vote for it, and changes nothing yet |
+| Unattached, Voted | election time-out (voters), at start soon | Prospective: asks who would vote for it, and changes nothing yet |
 | Prospective | a majority would | Candidate, in the next epoch, voting for itself |
 | Prospective | time-out, or a majority would not | Follower if a leader is known, else Unattached |
 | Candidate | a majority voted for it | Leader |
-| Candidate | time-out, or a majority did not | Prospective |
+| Candidate | time-out, or soon after a majority did not | Prospective |
 | Unattached | votes for another | Voted |
 | any | hears of a leader of its epoch or a later one | Follower |
 | any | hears of a later epoch without a leader | Unattached |
