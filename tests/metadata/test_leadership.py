@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ottla.metadata.records import LATEST_LEVEL
 from ottla.model.errors import ErrorCode
 from ottla.protocol.messages.topics import ElectLeadersRequest
 from tests.metadata.driver import Driver
@@ -176,3 +177,84 @@ def test_an_unregistered_broker_leads_nothing_and_is_in_sync_nowhere() -> None:
     assert cluster.show("t") == "leader=2/1 isr=2,3 replicas=1,2,3"
     assert 1 not in cluster.image.brokers
     assert cluster.ask(UnregisterBrokerRequest(broker_id=1)).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+# Many partitions ---------------------------------------------------------------------------------------------------------
+
+MANY, AT_ONCE = 35, 10
+
+
+def many_partitions(**settings: object) -> Driver:
+    cluster = three_brokers(max_moves_per_decision=AT_ONCE, **settings)
+    cluster.create("t", [[1 + index % 3, 1 + (index + 1) % 3, 1 + (index + 2) % 3] for index in range(MANY)])
+    return cluster
+
+
+def held_by(cluster: Driver, broker_id: int) -> int:
+    """Partitions that this broker leads or is in sync with."""
+    return sum(broker_id in (partition.leader, *partition.isr) for _, _, partition in cluster.image.each_partition())
+
+
+def test_a_broker_with_many_partitions_leaves_them_in_several_decisions() -> None:
+    cluster = many_partitions()
+    cluster.kill(1)
+    assert cluster.image.brokers[1].fenced
+    assert len(cluster.last_records) == AT_ONCE + 1
+    assert held_by(cluster, 1) == MANY - AT_ONCE
+    cluster.sleep(0)
+    assert held_by(cluster, 1) == 0
+    assert all(partition.leader in (2, 3) for _, _, partition in cluster.image.each_partition())
+
+
+def test_a_new_controller_goes_on_with_what_the_last_had_begun() -> None:
+    cluster = many_partitions()
+    cluster.kill(1)
+    successor = Driver(cluster.image, max_moves_per_decision=AT_ONCE)
+    successor.log = list(cluster.log)
+    successor.sleep(0)
+    assert held_by(successor, 1) == 0
+
+
+def test_a_broker_that_is_back_before_all_was_moved_keeps_the_rest() -> None:
+    cluster = many_partitions()
+    cluster.beat(1, want_fence=True)
+    cluster.beat(1)
+    cluster.sleep(0)
+    assert held_by(cluster, 1) == MANY - AT_ONCE
+
+
+def test_a_broker_that_stops_goes_only_when_it_leads_nothing_and_all_have_read_so() -> None:
+    cluster = many_partitions()
+    assert not cluster.beat(1, want_shut_down=True).should_shut_down
+    first = len(cluster.log) - 1
+    cluster.sleep(0)
+    assert held_by(cluster, 1) == 0
+    cluster.beat(2, current_metadata_offset=first)
+    cluster.beat(3)
+    assert not cluster.beat(1, want_shut_down=True).should_shut_down
+    cluster.beat(2)
+    assert cluster.beat(1, want_shut_down=True).should_shut_down
+
+
+def test_many_partitions_without_a_leader_are_led_by_the_first_that_returns() -> None:
+    cluster = many_partitions(bootstrap_features={"metadata.version": LATEST_LEVEL})  # without eligible leaders
+    for broker_id in (3, 2, 1):
+        cluster.kill(broker_id)
+        cluster.sleep(0)
+    assert all(partition.leader == -1 for _, _, partition in cluster.image.each_partition())
+    cluster.beat(1)
+    assert len(cluster.last_records) == AT_ONCE + 1
+    cluster.sleep(0)
+    assert all(partition.leader == 1 for _, _, partition in cluster.image.each_partition())
+
+
+def test_the_last_in_sync_replicas_of_a_dead_broker_are_not_looked_at_again_and_again() -> None:
+    cluster = three_brokers(max_moves_per_decision=AT_ONCE, bootstrap_features={"metadata.version": LATEST_LEVEL})
+    cluster.create("t", [[1]] * MANY)
+    cluster.kill(1)
+    cluster.sleep(0)
+    end = len(cluster.log)
+    cluster.sleep(0)
+    assert len(cluster.log) == end
+    assert ("leaving", 1) not in cluster.timers
+    assert cluster.show("t") == "leader=-1/1 isr=1 replicas=1"

@@ -13,14 +13,19 @@ A broker's life, in the words of its heartbeat (KIP-631, KIP-841):
 
 Fencing follows the session time-out, or at once `BrokerUnreachable`. A session is known only to this activation of the
 controller: a new one gives every unfenced broker a full session again.
+
+A broker may hold more partitions than should change in one decision: everything else would wait. Then the decision that fences it
+moves the first of them and sets a timer of no time for the next, and so on until nothing is left; a new activation goes on with it.
+A partition that is still to be moved meanwhile shows a fenced leader, which clients are told is not available.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from enum import Enum
 
-from ottla.metadata.elections import eligible_on, in_sync_on, leaderless, leadership_records, leads_any
+from ottla.metadata.elections import eligible_on, in_sync_on, leaderless, leadership_records, leads_any, leaving
 from ottla.metadata.image import METADATA_VERSION, Broker
 from ottla.metadata.records import LEVEL_3_7_IV2, LEVEL_4_3_IV0, MetadataRecord
 from ottla.metadata.state import BrokerUnreachable, Context, ControllerState, Outcome, Session, SessionChange
@@ -48,8 +53,15 @@ FENCE, UNFENCE, SHUTTING_DOWN = 1, -1, 1
 RESERVED_DIRECTORIES = 100  # ids that, read as numbers, are below this have a meaning of their own
 
 
+LEADERLESS_TIMER = "leaderless"
+
+
 def session_key(broker_id: int) -> tuple[str, int]:
     return ("session", broker_id)
+
+
+def leaving_key(broker_id: int) -> tuple[str, int]:
+    return ("leaving", broker_id)
 
 
 # Registration -----------------------------------------------------------------------------------------------------------
@@ -224,11 +236,11 @@ def heartbeat(state: ControllerState, request: BrokerHeartbeatRequest, context: 
     fenced = next_ in (_Next.FENCED, _Next.GONE)
     outcome = Outcome()
     if fenced and not broker.fenced:
-        outcome.records += _fence(state, broker)
+        _fence(state, broker, outcome)
     elif next_ is _Next.UNFENCED and broker.fenced:
-        outcome.records += _unfence(state, broker)
+        _unfence(state, broker, outcome)
     elif next_ is _Next.SHUTTING_DOWN and not is_shutting_down:
-        outcome.records += _begin_shutdown(state, broker)
+        _begin_shutdown(state, broker, outcome)
     if not fenced:
         outcome.records += _offline_directories(state, broker, request.offline_log_dirs)
     outcome.records += _cordoned_directories(state, broker, request.cordoned_log_dirs)
@@ -267,21 +279,56 @@ def _lowest_active_offset(state: ControllerState) -> int:
     return min(offsets, default=2**63 - 1)
 
 
-def _fence(state: ControllerState, broker: Broker) -> list[MetadataRecord]:
-    records = leadership_records(state, in_sync_on(state, broker.broker_id), gone=broker.broker_id)
-    return [*records, _change(broker, fenced=FENCE)]
+def _fence(state: ControllerState, broker: Broker, outcome: Outcome) -> None:
+    _leave(state, broker.broker_id, outcome)
+    outcome.records.append(_change(broker, fenced=FENCE))
 
 
-def _unfence(state: ControllerState, broker: Broker) -> list[MetadataRecord]:
-    elected = leadership_records(state, leaderless(state), come=broker.broker_id)
-    return [_change(broker, fenced=UNFENCE), *elected]
+def _unfence(state: ControllerState, broker: Broker, outcome: Outcome) -> None:
+    outcome.records.append(_change(broker, fenced=UNFENCE))
+    _lead_again(state, outcome, come=broker.broker_id)
 
 
-def _begin_shutdown(state: ControllerState, broker: Broker) -> list[MetadataRecord]:
-    moved = leadership_records(state, in_sync_on(state, broker.broker_id), gone=broker.broker_id)
-    if broker.in_controlled_shutdown:
-        return moved
-    return [_change(broker, in_controlled_shutdown=SHUTTING_DOWN), *moved]
+def _begin_shutdown(state: ControllerState, broker: Broker, outcome: Outcome) -> None:
+    if not broker.in_controlled_shutdown:
+        outcome.records.append(_change(broker, in_controlled_shutdown=SHUTTING_DOWN))
+    _leave(state, broker.broker_id, outcome)
+
+
+def _leave(state: ControllerState, broker_id: int, outcome: Outcome) -> None:
+    """Out of the in-sync sets and leaderships, as many as one decision may change."""
+    limit = state.settings.max_moves_per_decision
+    moved = leadership_records(state, leaving(state, broker_id), gone=broker_id, limit=limit)
+    outcome.records += moved
+    if len(moved) == limit:
+        outcome.timers.append(Timer(leaving_key(broker_id), 0))
+
+
+def leave_on(state: ControllerState, broker_id: int, context: Context) -> Outcome:
+    """Go on where `_leave` stopped, unless the broker is back."""
+    outcome = Outcome()
+    broker = state.image.brokers.get(broker_id)
+    if broker is not None and not broker.is_active:
+        _leave(state, broker_id, outcome)
+        session = state.sessions.get(broker_id)
+        if outcome.records and session is not None and session.shutdown_offset is not None:
+            read_by_all = context.next_offset + len(outcome.records) - 1
+            outcome.changes.append(SessionChange(broker_id, replace(session, shutdown_offset=read_by_all)))
+    return outcome
+
+
+def _lead_again(state: ControllerState, outcome: Outcome, come: int | None = None) -> None:
+    limit = state.settings.max_moves_per_decision
+    elected = leadership_records(state, leaderless(state), come=come, limit=limit)
+    outcome.records += elected
+    if len(elected) == limit:
+        outcome.timers.append(Timer(LEADERLESS_TIMER, 0))
+
+
+def lead_again_on(state: ControllerState) -> Outcome:
+    outcome = Outcome()
+    _lead_again(state, outcome)
+    return outcome
 
 
 def _change(broker: Broker, *, fenced: int = 0, in_controlled_shutdown: int = 0) -> BrokerRegistrationChangeRecord:
@@ -330,11 +377,14 @@ def _end_session(outcome: Outcome, broker_id: int) -> None:
 
 
 def resume_sessions(state: ControllerState, context: Context) -> Outcome:
-    """A new activation has heard of nobody: every unfenced broker gets a whole session to speak up."""
-    outcome = Outcome()
+    """A new activation has heard of nobody: every unfenced broker gets a whole session to speak up. What the last one may have
+    left half done is gone on with."""
+    outcome = Outcome(timers=[Timer(LEADERLESS_TIMER, 0)])
     for broker in state.image.brokers.values():
         if not broker.fenced:
             _extend_session(state, outcome, broker.broker_id, context.now_ms, -1)
+        if not broker.is_active:
+            outcome.timers.append(Timer(leaving_key(broker.broker_id), 0))
     return outcome
 
 
@@ -359,6 +409,6 @@ def _expire(state: ControllerState, broker_id: int) -> Outcome:
     outcome = Outcome()
     broker = state.image.brokers.get(broker_id)
     if broker is not None and not broker.fenced:
-        outcome.records += _fence(state, broker)
+        _fence(state, broker, outcome)
     _end_session(outcome, broker_id)
     return outcome

@@ -152,8 +152,12 @@ class Controller:
             return self._check(key, elections.elect_unclean_leaders(self._state), settings.unclean_check_interval_ms)
         if key == IDLE_TIMER:
             return Outcome([NoOpRecord()], timers=[Timer(key, settings.max_idle_interval_ms)])
+        if key == brokers.LEADERLESS_TIMER:
+            return brokers.lead_again_on(self._state)
         if isinstance(key, tuple) and key[0] == "session":
             return brokers.session_timed_out(self._state, key[1], context)
+        if isinstance(key, tuple) and key[0] == "leaving":
+            return brokers.leave_on(self._state, key[1], context)
         return Outcome()
 
     def _check(self, key: str, records: list[MetadataRecord], interval_ms: int) -> Outcome:

@@ -5,7 +5,7 @@ ElectLeaders: 1 unclean elections, 2 flexible. The choice for one partition is m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 
 from ottla.metadata.changes import Election, propose
@@ -33,8 +33,18 @@ def eligible_on(state: ControllerState, broker_id: int) -> list[Located]:
     return [located for located in state.image.each_partition() if broker_id in located[2].eligible_leaders]
 
 
-def leaderless(state: ControllerState) -> list[Located]:
-    return [located for located in state.image.each_partition() if located[2].leader == NO_LEADER]
+def leaderless(state: ControllerState) -> Iterator[Located]:
+    return (located for located in state.image.each_partition() if located[2].leader == NO_LEADER)
+
+
+def leaving(state: ControllerState, broker_id: int) -> Iterator[Located]:
+    """Partitions that have to do without this broker, and do not yet. Its last place in an in-sync set it may keep (KIP-966 has
+    another place for it)."""
+    keeps_last = not state.image.eligible_leaders_enabled
+    for located in state.image.each_partition():
+        partition = located[2]
+        if broker_id in partition.isr and not (keeps_last and len(partition.isr) == 1 and partition.leader == NO_LEADER):
+            yield located
 
 
 def leads_any(state: ControllerState, broker_id: int) -> bool:
@@ -48,8 +58,9 @@ def leadership_records(
     gone: int | None = None,
     come: int | None = None,
     unclean: int | None = None,
+    limit: int | None = None,
 ) -> list[MetadataRecord]:
-    """What changes when a broker is gone, has come, or was shut down uncleanly and may have lost what it had."""
+    """What changes when a broker is gone, has come, or was shut down uncleanly and may have lost what it had; `limit` records of it."""
 
     def is_active(broker_id: int) -> bool:
         # The image does not yet show the broker as gone or come: that record is part of the same decision.
@@ -67,6 +78,8 @@ def leadership_records(
         record = _leadership_record(state, located, is_active, gone, unclean, rules[topic.topic_id])
         if record is not None:
             records.append(record)
+            if len(records) == limit:
+                break
     return records
 
 

@@ -74,6 +74,7 @@ class ControllerSettings:
     unclean_check_interval_ms: int = 300_000  # unclean.leader.election.interval.ms
     max_idle_interval_ms: int = 0  # metadata.max.idle.interval.ms: a NoOpRecord this often, for lag meters; 0 writes none
     max_elections_per_check: int = 1_000
+    max_moves_per_decision: int = 500  # partitions that change at once when a broker comes or goes; the rest follows on a timer
     topic_deletion_enabled: bool = True  # delete.topic.enable
 
 
