@@ -30,7 +30,9 @@ class MemoryFile:
         self._inode.content += content
 
     def read(self, position: int, size: int) -> bytes:
-        return bytes(self._inode.content[position : position + size])
+        found = bytes(self._inode.content[position : position + size])
+        self._disk.bytes_read += len(found)
+        return found
 
     def truncate(self, size: int) -> None:
         del self._inode.content[size:]
@@ -62,6 +64,7 @@ class MemoryDisk:
         self.budget: int | None = None  # bytes that may still be written; None: without limit
         self.fuse: int | None = None  # changes (writes, renames, removals) until the power goes; None: never
         self.syncs = 0
+        self.bytes_read = 0
         self.durable: dict[str, Inode] = {}  # names as of the last sync of their folder
 
     def spend(self, size: int) -> None:

@@ -36,9 +36,19 @@ class MetadataLog:
     def __init__(self, world: World, folder: str, config: LogConfig) -> None:
         self._world = world
         self._path = f"{folder}/{METADATA_PARTITION}"
-        # Always as after a crash: the clean-shutdown marker goes only when the other logs are loaded, long after the first append.
-        self._log = Log.open(world.disk, self._path, METADATA_PARTITION, METADATA_TOPIC_ID, config, world.clock.wall_ms())
         self._incoming: File | None = None  # a snapshot on its way from the leader
+        snapshot = self.latest_snapshot()
+        # Always as after a crash: the clean-shutdown marker goes only when the other logs are loaded, long after the first append.
+        # But only what no snapshot stands for is read and checked (`roll`).
+        self._log = Log.open(
+            world.disk,
+            self._path,
+            METADATA_PARTITION,
+            METADATA_TOPIC_ID,
+            config,
+            world.clock.wall_ms(),
+            recovery_point=0 if snapshot is None else snapshot.offset,
+        )
         self._begin_at_snapshot()
 
     def _begin_at_snapshot(self) -> None:
@@ -138,6 +148,10 @@ class MetadataLog:
             yield header, [] if header.is_control else [decode(record.value or b"") for record in records]
 
     # Snapshots ------------------------------------------------------------------------------------------------------------
+
+    def roll(self) -> int:
+        """Begin a segment, and say where: a snapshot that reaches there stands for whole segments, which can go."""
+        return self._log.roll(self._world.clock.wall_ms())
 
     def snapshots(self) -> list[OffsetAndEpoch]:
         found = (_SNAPSHOT.fullmatch(name) for name in self._world.disk.list(self._path))

@@ -22,6 +22,7 @@ from ottla.broker.peers import Peers, is_gone
 from ottla.client.errors import ConnectionRefused, NetworkError
 from ottla.metadata.loader import Loader
 from ottla.metadata.records import MetadataRecord
+from ottla.metadata.snapshot import SnapshotPolicy
 from ottla.model.errors import ApiError, ErrorCode, ProtocolError
 from ottla.model.ids import METADATA_TOPIC
 from ottla.model.machine import Ticket
@@ -45,6 +46,7 @@ ASK_RETRY_MS = 20
 ASK_RETRY_MAX_MS = 200
 PROBE_MS = 500
 STAND_STILL_MS = 500  # between attempts to write to a disk that refuses
+MAX_PUBLISHED = 500  # records that go into the image before the loop may see to something else
 
 
 class Quorum:
@@ -62,7 +64,7 @@ class Quorum:
         self._tickets: dict[Ticket, asyncio.Future[Any]] = {}
         self._next_ticket = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._applying_again: asyncio.TimerHandle | None = None
+        self._applying_again: asyncio.Handle | None = None
         self._committed_offset = 0  # what the quorum has agreed on; `high_watermark` is how far it was read
         self._tasks: set[asyncio.Task[Any]] = set()
         self._foreign: set[str] = set()  # addresses of voters that say they belong to another cluster
@@ -70,6 +72,8 @@ class Quorum:
         self._moved = asyncio.Event()
         self._activate_at: int | None = None  # becoming leader: once everything below is committed
         self._bytes_since_snapshot = 0
+        self._snapshot_ms = node.world.clock.monotonic_ms()  # when the last one was made, or this life began
+        self._snapshot_from: int | None = None  # one is due: as soon as what lies before this offset is committed
         self.leader = events.Leadership(-1, 0, False)
         self.high_watermark = 0
 
@@ -365,16 +369,22 @@ class Quorum:
         self._apply()
 
     def _apply(self) -> None:
-        """Everything that is committed goes into the image, then whoever waits for it hears of it. A read that fails is tried again."""
+        """Everything that is committed goes into the image, then whoever waits for it hears of it.
+
+        Much of it goes piece by piece, with the loop's other work in between. A read that fails is tried again.
+        """
         if self._applying_again is not None:
             self._applying_again.cancel()
             self._applying_again = None
         offset = self._committed_offset
         try:
-            self._publish_up_to(offset)
+            done = self._publish_up_to(offset)
         except (OSError, ApiError) as error:
             log.error("metadata cannot be read node=%d error=%s", self._node.node_id, error)
             self._applying_again = asyncio.get_running_loop().call_later(STAND_STILL_MS / 1000, self._apply)
+            return
+        if not done:
+            self._applying_again = asyncio.get_running_loop().call_soon(self._apply)
             return
         self.high_watermark = offset
         if self._activate_at is not None and offset >= self._activate_at:
@@ -384,26 +394,52 @@ class Quorum:
         self._moved.set()
         self._snapshot_if_due()
 
-    def _publish_up_to(self, offset: int) -> None:
+    def _publish_up_to(self, offset: int) -> bool:
+        """False when it has done enough for one turn of the loop."""
+        published = 0
         while self._loader.offset + 1 < offset:
             for header, records in self._log.batches(self._loader.offset + 1, offset):
+                if published and published + len(records) > MAX_PUBLISHED:
+                    return False
                 image, changes = self._loader.apply_batch(records, header.last_offset, header.leader_epoch)
                 self._bytes_since_snapshot += header.size
                 self._node.publish(image, changes)
+                published += len(records)
+        return True
 
     def _snapshot_if_due(self) -> None:
-        limit = self._node.settings["metadata.log.max.record.bytes.between.snapshots"]
-        if self._bytes_since_snapshot >= limit and not self._loader.in_transaction:
-            self._bytes_since_snapshot = 0
-            try:
-                snapshot = self._log.write_snapshot(self._loader.image)
-            except OSError as error:  # the next one is due after as many bytes again
-                log.warning("snapshot failed node=%d error=%s", self._node.node_id, error)
+        """First the log begins a segment, and once everything before it is committed a snapshot takes the place of that: the next
+        start reads what came after, and not a record twice."""
+        if self._snapshot_from is None and not self._snapshot_is_due():
+            return
+        try:
+            if self._snapshot_from is None:
+                self._snapshot_from = self._log.roll()
+            if self._loader.image.offset + 1 < self._snapshot_from:
                 return
-            log.info("snapshot offset=%d epoch=%d", *snapshot)
-            self.step(events.SnapshotMade(OffsetAndEpoch(*snapshot)))
-            self._log.forget_before(snapshot)
-            self.step(events.LogStartMoved(self._log.start_offset))
+            snapshot = self._log.write_snapshot(self._loader.image)
+        except OSError as error:  # the next one is due after as many bytes again
+            log.warning("snapshot failed node=%d error=%s", self._node.node_id, error)
+            self._note_snapshot()
+            return
+        log.info("snapshot offset=%d epoch=%d", *snapshot)
+        self._note_snapshot()
+        self.step(events.SnapshotMade(OffsetAndEpoch(*snapshot)))
+        self._log.forget_before(snapshot)
+        self.step(events.LogStartMoved(self._log.start_offset))
+
+    def _snapshot_is_due(self) -> bool:
+        settings = self._node.settings
+        policy = SnapshotPolicy(
+            settings["metadata.log.max.record.bytes.between.snapshots"], settings["metadata.log.max.snapshot.interval.ms"]
+        )
+        since_ms = self._world.clock.monotonic_ms() - self._snapshot_ms
+        return policy.is_due(self._bytes_since_snapshot, int(since_ms)) and not self._loader.in_transaction
+
+    def _note_snapshot(self) -> None:
+        self._snapshot_from = None
+        self._bytes_since_snapshot = 0
+        self._snapshot_ms = self._world.clock.monotonic_ms()
 
     # Leading --------------------------------------------------------------------------------------------------------------
 

@@ -194,6 +194,10 @@ class LogState:
         self._flush_wanted = True
         return new
 
+    def roll(self, now_ms: int) -> int:
+        """A new segment for whatever comes next, and the offset at which it begins."""
+        return self._roll(self.log_end_offset, now_ms).base_offset
+
     def roll_if_due(self, now_ms: int) -> bool:
         """Rolls an idle log by time, so that retention and compaction get at its records."""
         segment = self._segments.active
