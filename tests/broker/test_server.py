@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.server import MAX_WAITING_REQUESTS, Connection, Exchange, Server
+from ottla.broker.server import MAX_WAITING_REQUESTS, Connection, Exchange, Later, Server
 from ottla.model.errors import ProtocolError
 
 
@@ -49,7 +49,8 @@ class Script:
 
     def __init__(self) -> None:
         self.started: list[bytes] = []
-        self.later: dict[bytes, asyncio.Future[Any]] = {}
+        self.later: dict[bytes, Later] = {}
+        self.abandoned: list[bytes] = []
 
     def __call__(self, connection: Connection, frame: bytearray) -> Exchange:
         name = bytes(frame)
@@ -57,7 +58,8 @@ class Script:
         if name.startswith(b"bad"):
             raise ProtocolError("a bad frame")
         if name.startswith((b"wait", b"pass")):
-            self.later[name] = asyncio.get_running_loop().create_future()
+            self.later[name] = Later()
+            self.later[name].abandon = lambda: self.abandoned.append(name)
             return Exchange(None, self.later[name], lets_next_start=name.startswith(b"pass"))
         return Exchange([name])
 
@@ -80,18 +82,17 @@ class Ends:
             self.connection.buffer_updated(size)
             data = data[size:]
 
-    async def answer(self, name: bytes) -> None:
-        self.script.later[name].set_result([name])
-        await asyncio.sleep(0)
+    def answer(self, name: bytes) -> None:
+        self.script.later[name].give([name])
 
 
 async def test_replies_leave_in_request_order_although_a_later_one_is_ready_first() -> None:
     ends = Ends()
     ends.send(b"pass-1", b"pass-2", b"now-3")
     assert ends.script.started == [b"pass-1", b"pass-2", b"now-3"]
-    await ends.answer(b"pass-2")
+    ends.answer(b"pass-2")
     assert ends.wire.written == b""
-    await ends.answer(b"pass-1")
+    ends.answer(b"pass-1")
     assert ends.wire.written == b"pass-1pass-2now-3"
 
 
@@ -99,15 +100,14 @@ async def test_the_next_request_starts_only_when_the_one_before_is_answered() ->
     ends = Ends()
     ends.send(b"wait-1", b"now-2")
     assert ends.script.started == [b"wait-1"]
-    await ends.answer(b"wait-1")
+    ends.answer(b"wait-1")
     assert ends.wire.written == b"wait-1now-2"
 
 
 async def test_a_request_without_reply_holds_nothing_up() -> None:
     ends = Ends()
     ends.send(b"pass-1")
-    ends.script.later[b"pass-1"].set_result(None)
-    await asyncio.sleep(0)
+    ends.script.later[b"pass-1"].give(None)
     ends.send(b"now-2")
     assert ends.wire.written == b"now-2"
 
@@ -116,7 +116,7 @@ async def test_a_client_that_sends_ahead_without_end_is_read_no_further() -> Non
     ends = Ends()
     ends.send(b"wait-1", *[b"now"] * (MAX_WAITING_REQUESTS + 1))
     assert not ends.wire.reading
-    await ends.answer(b"wait-1")
+    ends.answer(b"wait-1")
     assert ends.wire.reading
     assert ends.wire.written == b"wait-1" + b"now" * (MAX_WAITING_REQUESTS + 1)
 
@@ -136,4 +136,15 @@ async def test_a_lost_connection_cancels_what_its_requests_wait_for() -> None:
     ends = Ends()
     ends.send(b"wait-1")
     ends.connection.connection_lost(None)
-    assert ends.script.later[b"wait-1"].cancelled()
+    assert ends.script.abandoned == [b"wait-1"]
+    ends.answer(b"wait-1")  # too late, and nobody minds
+
+
+async def test_a_long_poll_ends_when_the_next_request_comes_in() -> None:
+    ends = Ends()
+    ends.send(b"wait-1")
+    ends.connection.interrupt = lambda: ends.answer(b"wait-1")
+    ends.send(b"now-2")
+    assert ends.wire.written == b"wait-1now-2"
+    ends.send(b"wait-3", b"now-4")
+    assert ends.wire.written == b"wait-1now-2"  # it was the other one's poll

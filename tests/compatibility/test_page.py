@@ -37,6 +37,11 @@ same scripts with those four clients against both.
 CLUSTER = (
     "A broker whose connection is lost and whose port refuses another one is fenced at once; silence is left to "
     "`broker.session.timeout.ms`, which is all that Kafka's controller goes by.",
+    "A broker that loses its connection to another keeps `Metadata` waiting until the controller has decided about that one, for half "
+    "a second at most, and not at all if its port still takes connections: whoever asks right after a death is told of the successor.",
+    "Voters that start without a leader ask for an election at once: pre-votes (KIP-996) disturb nobody.",
+    "A long poll of a follower ends when its next request comes in behind it on the same connection.",
+    "A broker with many partitions leaves them in several batches of records: until its turn comes a partition shows a fenced leader.",
     "A broker lets clients in once it is registered and its logs are open. While every broker is fenced, `Metadata` names the one "
     "that answers, never none: librdkafka takes an empty list at its word.",
     "The voters of ottla's own quorums are those of `controller.quorum.voters`, for ever. Under Kafka's controllers they come from "

@@ -1,6 +1,6 @@
 """From a frame to a handler and back to the parts of a reply. A dispatcher only calls; what requests mean is in `handlers/`.
 
-A handler is a function of (request, context). It returns the response, or an awaitable of it when it must wait; None means
+A handler is a function of (request, context). It returns the response, or an awaitable of it when it must wait, or `Parked`; None means
 that no reply is wanted. Raising ApiError answers with that code wherever the response has a place for it.
 """
 
@@ -13,8 +13,9 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ottla.broker.purgatory import Parked
 from ottla.broker.refusals import refusal
-from ottla.broker.server import Answer, Connection, Exchange
+from ottla.broker.server import Answer, Connection, Exchange, Later
 from ottla.model.errors import ApiError, ErrorCode, ProtocolError
 from ottla.protocol.apis import APIS, BY_NAME, Api
 from ottla.protocol.codec import Reader, reader
@@ -126,11 +127,16 @@ class Dispatcher:
         if inspect.iscoroutine(response):
             response = asyncio.ensure_future(response)
             lets_next_start = False  # a coroutine has only just begun: its order is not fixed yet
+        if isinstance(response, Parked):
+            later = _Later(request, context, head)
+            response.deliver_to(later.deliver)
+            later.abandon = response.leave
+            return Exchange(None, later, lets_next_start)
         if isinstance(response, asyncio.Future):
             later = _Later(request, context, head)
             response.add_done_callback(later.finish)
-            later.answer.add_done_callback(lambda answer: response.cancel() if answer.cancelled() else None)
-            return Exchange(None, later.answer, lets_next_start)
+            later.abandon = response.cancel
+            return Exchange(None, later, lets_next_start)
         return Exchange(finished(response, context, head))
 
     def _unknown_api_versions(self, served: Served, connection: Connection, head: RequestHead) -> Exchange:
@@ -141,34 +147,36 @@ class Dispatcher:
         return Exchange(response_frame(response, 0, head.correlation_id))
 
 
-class _Later:
-    """Turns the awaited response of a handler into the awaited answer of a connection."""
+class _Later(Later):
+    """Turns the response of a handler that had to wait into the answer of a connection."""
 
-    __slots__ = ("_context", "_head", "_request", "answer")
+    __slots__ = ("_context", "_head", "_request")
 
     def __init__(self, request: Message, context: RequestContext, head: RequestHead) -> None:
+        super().__init__()
         self._request = request
         self._context = context
         self._head = head
-        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
     def finish(self, response: asyncio.Future[Any]) -> None:
         if response.cancelled():
-            self.answer.cancel()
+            self.cancel()
             return
-        failure = (
-            response.exception()
-        )  # asked for even if nobody waits for the answer any more, so that asyncio does not complain
-        if self.answer.done():
+        # Asked for even if nobody waits for the answer any more, so that asyncio does not complain.
+        failure = response.exception()
+        self.deliver(None if failure is not None else response.result(), failure)
+
+    def deliver(self, response: Message | None, failure: BaseException | None) -> None:
+        if self.is_done:
             return
         try:
-            self.answer.set_result(finished(self._result(response, failure), self._context, self._head))
+            answer = finished(response if failure is None else self._refusal(failure), self._context, self._head)
         except ProtocolError as error:
-            self.answer.set_exception(error)
+            self.give(None, error)
+            return
+        self.give(answer)
 
-    def _result(self, response: asyncio.Future[Any], failure: BaseException | None) -> Any:
-        if failure is None:
-            return response.result()
+    def _refusal(self, failure: BaseException) -> Message:
         if isinstance(failure, ApiError):
             return refusal(self._request, self._context.api, failure)
         log.error("request failed api=%s version=%d", self._context.api.name, self._context.version, exc_info=failure)

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.broker.sessions import PartitionData
-from ottla.client.connection import Connection, ConnectionOptions, connect
-from ottla.client.errors import NetworkError
+from ottla.client.connection import SOFTWARE_NAME, SOFTWARE_VERSION, Connection, ConnectionOptions, connect
+from ottla.client.errors import ConnectionLost, NetworkError
 from ottla.metadata.image import NO_LEADER
 from ottla.model.errors import ApiError, ErrorCode, ProtocolError
 from ottla.model.ids import TopicPartition
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.messages.offsets import ListOffsetsRequest
+from ottla.protocol.messages.versions import ApiVersionsRequest
 from ottla.replication.follower import FetchPosition, Restart, Truncate
 from ottla.replication.state import EpochEnd
 
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from ottla.broker.replicas import Replica
 
 log = logging.getLogger("ottla.fetchers")
-REST_MS = 100  # after an error of one partition
+REST_MS, MAX_REST_MS = 10, 500  # after an error of one partition; doubled with each in a row
+IDLE_MS = 100  # between looks when there is nothing to fetch
 RECONNECT_MS = 50  # doubled up to replica.fetch.backoff.ms
 LATEST, EARLIEST = -1, -2
 _SESSION_ERRORS = (
@@ -35,6 +37,13 @@ _SESSION_ERRORS = (
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
+
+
+class Asked(NamedTuple):
+    """What a session remembers of a partition of ours."""
+
+    position: FetchPosition
+    log_start_offset: int
 
 
 class Fetchers:
@@ -79,10 +88,12 @@ class Fetcher:
         self._leader_id = leader_id
         self._replicas: dict[TopicPartition, Replica] = {}
         self._resting: dict[TopicPartition, float] = {}  # until when
-        self._sent: dict[TopicPartition, FetchPosition] = {}  # what the session knows
+        self._rest_ms: dict[TopicPartition, int] = {}  # how long the next rest is, of those with errors lately
+        self._sent: dict[TopicPartition, Asked] = {}  # what the session knows
         self._session_id = 0
         self._session_epoch = 0
         self._connection: Connection | None = None
+        self._is_polling = False  # a fetch is under way that nobody has hurried
         self._changed = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -90,11 +101,24 @@ class Fetcher:
         self._replicas[replica.topic_partition] = replica
         self._resting.pop(replica.topic_partition, None)
         self._changed.set()
+        self._hurry()
+
+    def _hurry(self) -> None:
+        """End the fetch under way, if it is still without the partition that was added: producers may already wait for this replica.
+
+        Any request will do: a leader of our kind ends a long poll when the next request comes in behind it. To Kafka's it does no harm.
+        """
+        if self._is_polling and self._connection is not None and self._connection.is_open:
+            self._is_polling = False
+            self._connection.send(
+                ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
+            )
 
     def remove(self, topic_partition: TopicPartition) -> bool:
         """Whether any partition is left."""
         self._replicas.pop(topic_partition, None)
         self._resting.pop(topic_partition, None)
+        self._rest_ms.pop(topic_partition, None)
         return bool(self._replicas)
 
     def stop(self) -> None:
@@ -120,7 +144,7 @@ class Fetcher:
         if not request.topics and not request.forgotten_topics_data and not self._sent:
             await self._until_something_changes()
             return
-        response: FetchResponse = await self._connection.request(request)
+        response = await self._poll(self._connection, request)
         if response.error_code:
             if response.error_code in _SESSION_ERRORS:
                 self._forget_session()
@@ -133,6 +157,17 @@ class Fetcher:
         if not response.session_id:
             self._forget_session()
         await self._handle(response, asked)
+
+    async def _poll(self, connection: Connection, request: FetchRequest) -> FetchResponse:
+        self._is_polling = True
+        try:
+            response: FetchResponse = await connection.request(request)
+            return response
+        except ConnectionLost:
+            self._node.doubts.connection_lost(self._leader_id)
+            raise
+        finally:
+            self._is_polling = False
 
     async def _connect(self) -> Connection:
         broker = self._node.image.brokers.get(self._leader_id)
@@ -159,7 +194,7 @@ class Fetcher:
 
     async def _until_something_changes(self) -> None:
         self._changed.clear()
-        timeout_ms = min(REST_MS, self._node.settings["replica.fetch.wait.max.ms"])
+        timeout_ms = min(IDLE_MS, self._node.settings["replica.fetch.wait.max.ms"])
         try:
             await asyncio.wait_for(self._changed.wait(), timeout_ms / 1000)
         except TimeoutError:
@@ -167,26 +202,27 @@ class Fetcher:
 
     # Asking ---------------------------------------------------------------------------------------------------------------
 
-    def _request(self) -> tuple[FetchRequest, dict[TopicPartition, FetchPosition]]:
+    def _request(self) -> tuple[FetchRequest, dict[TopicPartition, Asked]]:
         """Only what changed since the last request of the session; `asked` is every position the answer may speak of."""
         settings = self._node.settings
         now_ms = self._node.world.clock.monotonic_ms()
+        self._resting = {key: until_ms for key, until_ms in self._resting.items() if until_ms > now_ms}
         wanted = {
-            key: replica.follower.position
+            key: Asked(replica.follower.position, replica.log.log_start_offset)
             for key, replica in self._replicas.items()
-            if replica.follower is not None and self._resting.get(key, 0) <= now_ms
+            if replica.follower is not None and key not in self._resting
         }
         topics: dict[bytes, FetchRequest.FetchTopic] = {}
-        for key, position in wanted.items():
-            if self._sent.get(key) != position:
+        for key, asked in wanted.items():
+            if self._sent.get(key) != asked:
                 replica = self._replicas[key]
                 topic = topics.setdefault(replica.topic_id, FetchRequest.FetchTopic(topic=key.topic, topic_id=replica.topic_id))
-                topic.partitions.append(self._partition(key, replica, position))
+                topic.partitions.append(self._partition(key, replica, asked))
         request = FetchRequest(
             replica_state=FetchRequest.ReplicaState(
                 replica_id=self._node.node_id, replica_epoch=self._node.lifecycle.broker_epoch
             ),
-            max_wait_ms=settings["replica.fetch.wait.max.ms"],
+            max_wait_ms=self._max_wait_ms(now_ms),
             min_bytes=settings["replica.fetch.min.bytes"],
             max_bytes=settings["replica.fetch.response.max.bytes"],
             session_id=self._session_id,
@@ -197,21 +233,25 @@ class Fetcher:
         self._sent = wanted
         return request, wanted
 
-    def _partition(
-        self, key: TopicPartition, replica: Replica, position: FetchPosition
-    ) -> FetchRequest.FetchTopic.FetchPartition:
+    def _max_wait_ms(self, now_ms: float) -> int:
+        """No longer than until the next partition has rested: the poll is without it."""
+        limit_ms: int = self._node.settings["replica.fetch.wait.max.ms"]
+        return min(limit_ms, 1 + int(min(self._resting.values()) - now_ms)) if self._resting else limit_ms
+
+    def _partition(self, key: TopicPartition, replica: Replica, asked: Asked) -> FetchRequest.FetchTopic.FetchPartition:
+        position = asked.position
         return FetchRequest.FetchTopic.FetchPartition(
             partition=key.partition,
             current_leader_epoch=position.current_leader_epoch,
             fetch_offset=position.offset,
             last_fetched_epoch=position.last_fetched_epoch,
-            log_start_offset=replica.log.log_start_offset,
+            log_start_offset=asked.log_start_offset,
             partition_max_bytes=self._node.settings["replica.fetch.max.bytes"],
             replica_directory_id=self._node.directory.directory_id,
             high_watermark=replica.log.high_watermark,
         )
 
-    def _forgotten(self, wanted: dict[TopicPartition, FetchPosition]) -> list[FetchRequest.ForgottenTopic]:
+    def _forgotten(self, wanted: dict[TopicPartition, Asked]) -> list[FetchRequest.ForgottenTopic]:
         forgotten: dict[str, FetchRequest.ForgottenTopic] = {}
         for key in self._sent:
             if key not in wanted:
@@ -223,16 +263,17 @@ class Fetcher:
 
     # Hearing --------------------------------------------------------------------------------------------------------------
 
-    async def _handle(self, response: FetchResponse, asked: dict[TopicPartition, FetchPosition]) -> None:
+    async def _handle(self, response: FetchResponse, asked: dict[TopicPartition, Asked]) -> None:
         for topic in response.responses:
             name = topic.topic or self._node.topic_name(topic.topic_id)
             for data in topic.partitions:
                 key = TopicPartition(name or "", data.partition_index)
-                replica = self._replicas.get(key)
-                if replica is None or replica.follower is None or replica.follower.position != asked.get(key):
+                replica, then = self._replicas.get(key), asked.get(key)
+                if replica is None or replica.follower is None or then is None or replica.follower.position != then.position:
                     continue  # its role or position changed while the answer was on its way
                 try:
                     await self._heard(replica, data)
+                    self._rest_ms.pop(key, None)
                 except ApiError as error:
                     self._rest(key, error)
 
@@ -303,4 +344,6 @@ class Fetcher:
 
     def _rest(self, key: TopicPartition, error: ApiError) -> None:
         log.info("partition rests topic=%s partition=%d leader=%d error=%s", *key, self._leader_id, error)
-        self._resting[key] = self._node.world.clock.monotonic_ms() + REST_MS
+        rest_ms = self._rest_ms.get(key, REST_MS)
+        self._rest_ms[key] = min(2 * rest_ms, MAX_REST_MS)
+        self._resting[key] = self._node.world.clock.monotonic_ms() + rest_ms

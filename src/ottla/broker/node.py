@@ -14,6 +14,7 @@ from ottla.broker import handlers
 from ottla.broker.config import Endpoint, NodeConfig, Settings
 from ottla.broker.coordinators import Coordinators
 from ottla.broker.dispatch import Dispatcher
+from ottla.broker.doubts import Doubts
 from ottla.broker.fetchers import Fetchers
 from ottla.broker.group_coordinators import GroupKind
 from ottla.broker.housekeeping import Housekeeping
@@ -50,6 +51,7 @@ class Node:
         self.image = ClusterImage()
         self.server = Server(self.settings["socket.request.max.bytes"])
         self.fetch_sessions = FetchSessions()
+        self.doubts = Doubts(self)
         self.fetchers = Fetchers(self)
         self.replicas = Replicas(self)
         self.groups = GroupKind(self)
@@ -128,6 +130,7 @@ class Node:
         for listener in self._listeners:
             await listener.close()
         self.coordinators.stop()
+        self.doubts.stop()
         await self._drain()
         self.server.close()
         self.transactions.close()
@@ -166,6 +169,7 @@ class Node:
             self.replicas.follow(image, changes)
             self.groups.follow(image, changes)
             self.coordinators.follow(image, changes)
+        self.doubts.follow(image, changes)
 
     def publish_whole(self, before: ClusterImage, image: ClusterImage) -> None:
         """A snapshot replaced the image: whatever differs has changed."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
+Deliver = Callable[[Any, Exception | None], None]
 
 
 class Wakeable(Protocol):
@@ -21,11 +22,12 @@ class Wakeable(Protocol):
 
 
 class Watchers:
-    """Those that one partition can wake."""
+    """Those that one partition can wake. `version` tells whoever looked before whether anything has happened since."""
 
-    __slots__ = ("_parked",)
+    __slots__ = ("_parked", "version")
 
     def __init__(self) -> None:
+        self.version = 0
         self._parked: dict[Wakeable, None] = {}  # in order of arrival: fair, and the same order in every run of a seed
 
     def __len__(self) -> int:
@@ -38,45 +40,74 @@ class Watchers:
         self._parked.pop(parked, None)
 
     def wake(self) -> None:
+        self.version += 1
         for parked in self._parked:
             parked.wake()
 
 
 class Parked(Generic[T]):
-    """`attempt(final)` gives the result, or None to go on waiting; with `final` it must give one."""
+    """`attempt(final)` gives the result, or None to go on waiting; with `final` it must give one.
 
-    __slots__ = ("_attempt", "_deadline", "_scheduled", "_watched", "future")
+    The result is delivered once, in the turn of the loop in which it is found; `future` is for those who would rather await it.
+    """
+
+    __slots__ = ("_attempt", "_deadline", "_deliver", "_is_done", "_scheduled", "_watched")
 
     def __init__(self, attempt: Callable[[bool], T | None], timeout_ms: float, watched: Iterable[Watchers]) -> None:
-        loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[T] = loop.create_future()
         self._attempt = attempt
-        self._scheduled = False
+        self._deliver: Deliver | None = None
+        self._is_done = self._scheduled = False
         self._watched = list(watched)
         for watchers in self._watched:
             watchers.add(self)
-        self._deadline = loop.call_later(timeout_ms / 1000, self._look, True)
-        self.future.add_done_callback(self._leave)
+        self._deadline = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._look, True)
+
+    def deliver_to(self, deliver: Deliver) -> None:
+        """Called once with the result, or with None and what went wrong."""
+        self._deliver = deliver
+
+    @property
+    def future(self) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def deliver(result: T, error: Exception | None) -> None:
+            if future.done():  # cancelled a moment ago
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.deliver_to(deliver)
+        future.add_done_callback(lambda _: self.leave())
+        return future
 
     def wake(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._look, False)
 
+    def hurry(self) -> None:
+        """The time is up before it is up: the result is what there is."""
+        asyncio.get_running_loop().call_soon(self._look, True)
+
     def _look(self, final: bool) -> None:
         self._scheduled = False
-        if self.future.done():
+        if self._is_done:
             return
+        result, error = None, None
         try:
             result = self._attempt(final)
-        except Exception as error:
-            self.future.set_exception(error)
-            return
-        if result is not None:
-            self.future.set_result(result)
-            self._leave(self.future)
+        except Exception as raised:
+            error = raised
+        if result is not None or error is not None:
+            self.leave()
+            if self._deliver is not None:
+                self._deliver(result, error)
 
-    def _leave(self, _: asyncio.Future[T]) -> None:
+    def leave(self) -> None:
+        """Wait no longer."""
+        self._is_done = True
         self._deadline.cancel()
         for watchers in self._watched:
             watchers.discard(self)

@@ -2,7 +2,8 @@
 
 As in Kafka, the next request of a connection starts when the one before is answered, so a client sees its own writes.
 A request whose order is fixed once its handler has returned (Produce: appended, waiting only for replicas) lets the next one
-start. Replies leave in order whatever happens.
+start. Replies leave in order whatever happens. A follower's long poll ends early when its next request comes in behind it
+(`interrupt`): it has something better to do than wait.
 
 A client that does not read its replies stops being read itself (`MAX_QUEUED_BYTES`); one that sends garbage is closed, with
 one line in the log.
@@ -28,12 +29,56 @@ MAX_WAITING_REQUESTS = 500  # Kafka's queued.max.requests, here for one connecti
 Answer = list[Part] | None  # the parts of a reply; None when the request wants none (acks=0)
 
 
+class Later:
+    """An answer to come. Its connection is told at once, where a future's waiter would be told in a later turn of the loop: on the
+    way of a small reply each turn counts."""
+
+    __slots__ = ("_told", "abandon", "answer", "failure", "is_done")
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self.answer: Answer = None
+        self.failure: ProtocolError | None = None
+        self.abandon: Callable[[], object] | None = None  # called when nobody wants the answer any more
+        self._told: Callable[[], None] | None = None
+
+    def tell(self, told: Callable[[], None]) -> None:
+        """Call this when the answer is there."""
+        self._told = told
+
+    def give(self, answer: Answer, failure: ProtocolError | None = None) -> None:
+        """With `failure` there is none, and the connection must be closed. Whoever gave up is not told."""
+        if not self.is_done:
+            self.is_done, self.answer, self.failure = True, answer, failure
+            if self._told is not None:
+                self._told()
+
+    async def wait(self) -> Answer:
+        """For those who are no connection."""
+        done = asyncio.Event()
+        self.tell(done.set)
+        try:
+            while not self.is_done:
+                await done.wait()
+        finally:
+            self.cancel()
+        if self.failure is not None:
+            raise self.failure
+        return self.answer
+
+    def cancel(self) -> None:
+        if not self.is_done:
+            self.is_done = True
+            if self.abandon is not None:
+                self.abandon()
+
+
 class Exchange:
-    """What a dispatcher gives back for a frame: an answer now, or later through `asyncio.Future`."""
+    """What a dispatcher gives back for a frame: an answer now, or later."""
 
     __slots__ = ("answer", "later", "lets_next_start")
 
-    def __init__(self, answer: Answer = None, later: asyncio.Future[Answer] | None = None, lets_next_start: bool = False) -> None:
+    def __init__(self, answer: Answer = None, later: Later | None = None, lets_next_start: bool = False) -> None:
         self.answer = answer
         self.later = later
         self.lets_next_start = lets_next_start
@@ -54,6 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._sender: Sender | None = None
         self.on_lost: Callable[[], None] | None = None
+        self.interrupt: Callable[[], None] | None = None  # ends the long poll under way
         self.listener = listener
         self.address = ""
         self.session: dict[str, Any] = {}  # what a connection remembers of itself: client software, authentication
@@ -76,6 +122,8 @@ class Connection(asyncio.BufferedProtocol):
             if frames:
                 self._waiting.extend(frames)
                 self._start()
+                if self._waiting and self.interrupt is not None:
+                    self.interrupt()
         except ProtocolError as error:
             self._refuse(error)
 
@@ -125,26 +173,26 @@ class Connection(asyncio.BufferedProtocol):
             self._exchanges.append(exchange)
             self._blocked = not exchange.lets_next_start and later is not None
             if later is not None:
-                later.add_done_callback(self._answered)
+                later.tell(self._answered)
         self._pause_or_resume_reading()
 
-    def _answered(self, later: asyncio.Future[Answer]) -> None:
-        if self._transport is None or later.cancelled():
+    def _answered(self) -> None:
+        if self._transport is None:
             return
         while self._exchanges:
             exchange = self._exchanges[0]
             if exchange.later is not None:
-                if not exchange.later.done():
+                if not exchange.later.is_done:
                     break
-                failure = exchange.later.exception()
-                if failure is not None:
-                    self._refuse(failure if isinstance(failure, ProtocolError) else ProtocolError(repr(failure)))
+                if exchange.later.failure is not None:
+                    self._refuse(exchange.later.failure)
                     return
-                exchange.answer = exchange.later.result()
+                exchange.answer = exchange.later.answer
             self._exchanges.popleft()
             self._send(exchange.answer)
         if not self._exchanges:
             self._blocked = False
+            self.interrupt = None
         self._resume()
 
     def _send(self, answer: Answer) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ottla.broker.purgatory import Watchers
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
-from ottla.storage.log import Log
 
 PartitionData = FetchResponse.FetchableTopicResponse.PartitionData
 NO_SESSION = 0
@@ -36,10 +36,13 @@ class Wanted:
     log_start_offset: int
     told_high_watermark: int = -1
     told_log_start_offset: int = -1
+    watchers: Watchers | None = None  # of the replica that was read last
+    seen_version: int = -1  # of the watchers, when there was nothing to tell
 
-    def was_told(self, log: Log) -> bool:
-        """Whether its reader knows where the log starts and what is committed."""
-        return log.high_watermark == self.told_high_watermark and log.log_start_offset == self.told_log_start_offset
+    @property
+    def is_unchanged(self) -> bool:
+        """Nothing has happened to the partition since there was nothing to tell of it."""
+        return self.watchers is not None and self.watchers.version == self.seen_version
 
     def is_news(self, data: PartitionData) -> bool:
         """Whether an incremental reply must mention it; remembers what it then says."""
@@ -62,6 +65,7 @@ class Session:
     uses_topic_ids: bool
     epoch: int = 1
     last_used_ms: float = 0.0
+    last_whole_ms: float = 0.0  # when all its partitions were last looked at
     wanted: dict[Key, Wanted] = field(default_factory=dict)
 
 

@@ -7,8 +7,9 @@ a value may be is the business of the `SettingsRules`; what a resource may be is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
+from typing import Any
 
 from ottla.metadata.image import BROKER, CLIENT_METRICS, GROUP, TOPIC
 from ottla.metadata.records import MetadataRecord
@@ -85,20 +86,25 @@ Altered = Mapping[str, str | None]  # the new value of each setting that was nam
 
 
 def incremental_alter_configs(state: ControllerState, request: IncrementalAlterConfigsRequest, context: Context) -> Outcome:
-    row = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+    return _alter_each(state, request, IncrementalAlterConfigsResponse, _incremental)
+
+
+def _alter_each(state: ControllerState, request: Any, response: Any, altered: Callable[..., Altered]) -> Outcome:
+    """Both requests name resources alike, and a resource that is refused leaves the others as they are."""
+    row = response.AlterConfigsResourceResponse
     times_named = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     records: list[MetadataRecord] = []
-    responses = []
+    rows = []
     for resource in request.resources:
         kind, name = resource.resource_type, resource.resource_name
         try:
             if times_named[kind, name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"Each resource must appear at most once; {name} appears more often.")
-            records += _alter(state, kind, name, _incremental(state, kind, name, resource.configs))
-            responses.append(row(resource_type=kind, resource_name=name, error_message=None))
+            records += _alter(state, kind, name, altered(state, kind, name, resource.configs))
+            rows.append(row(resource_type=kind, resource_name=name, error_message=None))
         except ApiError as error:
-            responses.append(row(resource_type=kind, resource_name=name, error_code=error.code, error_message=error.message))
-    return Outcome([] if request.validate_only else records, IncrementalAlterConfigsResponse(responses=responses))
+            rows.append(row(resource_type=kind, resource_name=name, error_code=error.code, error_message=error.message))
+    return Outcome([] if request.validate_only else records, response(responses=rows))
 
 
 def _incremental(
@@ -167,20 +173,7 @@ def _refuse_min_insync(broker: str, value: str | None) -> None:
 
 
 def alter_configs(state: ControllerState, request: AlterConfigsRequest, context: Context) -> Outcome:
-    row = AlterConfigsResponse.AlterConfigsResourceResponse
-    times_named = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
-    records: list[MetadataRecord] = []
-    responses = []
-    for resource in request.resources:
-        kind, name = resource.resource_type, resource.resource_name
-        try:
-            if times_named[kind, name] > 1:
-                raise ApiError(ErrorCode.INVALID_REQUEST, f"Each resource must appear at most once; {name} appears more often.")
-            records += _alter(state, kind, name, _replacement(state, kind, name, resource.configs))
-            responses.append(row(resource_type=kind, resource_name=name, error_message=None))
-        except ApiError as error:
-            responses.append(row(resource_type=kind, resource_name=name, error_code=error.code, error_message=error.message))
-    return Outcome([] if request.validate_only else records, AlterConfigsResponse(responses=responses))
+    return _alter_each(state, request, AlterConfigsResponse, _replacement)
 
 
 def _replacement(

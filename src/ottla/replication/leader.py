@@ -182,13 +182,13 @@ class PartitionLeader:
         """A checked follower asked for `offset` (and did not diverge): it has everything below. `start_offset` is the start of
         its log."""
         remote = self._remotes[replica_id]
-        before = remote.log_end_offset
+        before, start_moved = remote.log_end_offset, remote.log_start_offset != start_offset
         remote.note_fetch(offset, start_offset, broker_epoch, self.log_end_offset, now_ms)
         proposal = None
         if self._pending is None and replica_id not in self.isr and self._may_join(remote):
             proposal = self._propose(self.isr | {replica_id})
         moved = before != offset and self._advance(now_ms)
-        return Progress(moved, proposal) if moved or proposal is not None else NOTHING
+        return Progress(moved, proposal, start_moved) if moved or start_moved or proposal is not None else NOTHING
 
     # The in-sync set -----------------------------------------------------------------------------------------------------
 

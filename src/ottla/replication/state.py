@@ -52,6 +52,7 @@ class Progress(NamedTuple):
 
     high_watermark_moved: bool = False  # wake those who wait for acknowledgements or for records
     proposal: Proposal | None = None  # send it; report the answer with `altered` or `alter_failed`
+    follower_start_moved: bool = False  # wake those who wait until everybody has dropped what was deleted
 
 
 NOTHING = Progress()

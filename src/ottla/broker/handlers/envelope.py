@@ -46,7 +46,7 @@ async def envelope(request: EnvelopeRequest, context: RequestContext) -> Envelop
         exchange = Dispatcher(context.node, "controller")(cast(Connection, client), frame)
     except ProtocolError:
         return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
-    answer = exchange.answer if exchange.later is None else await exchange.later
+    answer = exchange.answer if exchange.later is None else await exchange.later.wait()
     content = b"".join(cast("list[bytes]", answer or []))  # nothing that may be forwarded answers with parts of files
     return EnvelopeResponse(response_data=content[LENGTH_SIZE:])
 

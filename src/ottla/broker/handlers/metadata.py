@@ -9,7 +9,7 @@ A topic that this request creates is answered for once it exists, where Kafka an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from typing import Any
 
 from ottla.broker.access import cluster_operations, topic_operations
@@ -36,6 +36,17 @@ BROKERS, CONTROLLERS = 1, 2  # endpoint types
 def metadata(request: MetadataRequest, context: RequestContext) -> Any:
     if context.version < 12 and any(topic.name is None or topic.topic_id != ZERO_UUID for topic in request.topics or ()):
         return _refused(request)
+    return _once_settled(request, context) if context.node.doubts else _at_once(request, context)
+
+
+async def _once_settled(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    """A peer may just have died: its successors will be known in a moment."""
+    await context.node.doubts.settled()
+    response = _at_once(request, context)
+    return response if isinstance(response, MetadataResponse) else await response
+
+
+def _at_once(request: MetadataRequest, context: RequestContext) -> MetadataResponse | Awaitable[MetadataResponse]:
     if request.topics is None or (context.version == 0 and not request.topics):
         return _answer([_describe(topic, context) for topic in context.node.image.topics.values()], request, context)
     missing = _to_create(request, context)

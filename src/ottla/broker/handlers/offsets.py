@@ -159,4 +159,4 @@ def _wait_for_deletion(response: DeleteRecordsResponse, waiting: list[tuple[Repl
                 result.error_code, result.low_watermark = ErrorCode.REQUEST_TIMED_OUT, -1
         return response
 
-    return Parked(attempt, timeout_ms, {replica.watchers for replica, _ in waiting}).future
+    return Parked(attempt, timeout_ms, {replica.watchers for replica, _ in waiting})

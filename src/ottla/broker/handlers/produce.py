@@ -9,7 +9,6 @@ as their senders expect when they come: they cannot.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 from typing import Any, NamedTuple
 
@@ -63,7 +62,7 @@ def produce(request: ProduceRequest, context: RequestContext) -> Any:
 
 async def _produce_later(request: ProduceRequest, context: RequestContext, verified: Awaitable[Verified]) -> Any:
     response = _produce(request, context, await verified)
-    return await response if isinstance(response, asyncio.Future) else response
+    return await response.future if isinstance(response, Parked) else response
 
 
 def _produce(request: ProduceRequest, context: RequestContext, verified: Verified) -> Any:
@@ -142,7 +141,7 @@ def _refuse(reply: PartitionReply, error: ApiError, log: Any) -> None:
         reply.log_start_offset = log.log_start_offset
 
 
-def _wait(response: ProduceResponse, waiting: list[Waiting], timeout_ms: int) -> asyncio.Future[ProduceResponse]:
+def _wait(response: ProduceResponse, waiting: list[Waiting], timeout_ms: int) -> Parked[ProduceResponse]:
     """Answer once every partition is committed, or has lost its leader, or the time is up."""
 
     def attempt(final: bool) -> ProduceResponse | None:
@@ -155,7 +154,7 @@ def _wait(response: ProduceResponse, waiting: list[Waiting], timeout_ms: int) ->
                 _fail(row.reply, error)
         return None if waiting else response
 
-    return Parked(attempt, timeout_ms, {row.replica.watchers for row in waiting}).future
+    return Parked(attempt, timeout_ms, {row.replica.watchers for row in waiting})
 
 
 def _fail(reply: PartitionReply, error: ErrorCode) -> None:

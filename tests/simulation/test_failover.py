@@ -1,0 +1,200 @@
+"""What nobody should have to wait for when a broker dies: told in virtual time, so that the waits can be compared with the settings."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ottla.broker import quorum
+from ottla.client.admin import Admin
+from ottla.client.connection import connect
+from ottla.client.producer import Producer
+from ottla.host import World
+from ottla.metadata.image import Partition
+from ottla.model.settings import BROKER_SETTINGS
+from ottla.protocol.messages.metadata import MetadataRequest
+from tests.simulation.cluster import BROKER_PORT, SimulatedBroker, SimulatedCluster
+from tests.simulation.simulation import Simulation
+
+TOPIC = "t"
+
+
+async def create(cluster: SimulatedCluster, name: str, partitions: int = 1, replicas: int = 3) -> None:
+    async def main(world: World) -> None:
+        servers = ",".join(f"{host}:{port}" for host, port in cluster.bootstrap)
+        async with Admin(bootstrap_servers=servers, world=world) as admin:
+            await admin.create_topic(name, partitions, replicas)
+
+    await cluster.simulation.node(f"creates {name}").start(main)
+
+
+def partition(broker: SimulatedBroker, topic: str = TOPIC, index: int = 0) -> Partition:
+    assert broker.node is not None
+    state = broker.node.partition_state(topic, index)
+    assert state is not None
+    return state
+
+
+def leader_of(cluster: SimulatedCluster, index: int) -> SimulatedBroker:
+    return cluster.brokers[partition(cluster.brokers[0], index=index).leader - 1]
+
+
+def controller_of(cluster: SimulatedCluster) -> SimulatedBroker:
+    return next(broker for broker in cluster.brokers if broker.node is not None and broker.node.quorum.is_controller)
+
+
+async def leader_told_by(cluster: SimulatedCluster, asked: SimulatedBroker, index: int, serial: int) -> int:
+    async def main(world: World) -> int:
+        connection = await connect(world.network, asked.name, BROKER_PORT)
+        topic = MetadataRequest.MetadataRequestTopic(name=TOPIC)
+        answer = await connection.request(MetadataRequest(topics=[topic]), version=8)
+        connection.close()
+        return next(int(row.leader_id) for row in answer.topics[0].partitions if row.partition_index == index)
+
+    return int(await cluster.simulation.node(f"asks {serial}").start(main))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_who_asks_for_the_leader_right_after_its_death_is_told_of_the_next(seed: int) -> None:
+    """Told of the dead one, librdkafka would not ask again for up to a second. The last to die leads the metadata as well."""
+    with Simulation(seed) as simulation:
+        cluster = SimulatedCluster(simulation, 3)
+
+        async def scenario() -> None:
+            await cluster.start()
+            await create(cluster, TOPIC, partitions=6)
+            await asyncio.sleep(2)
+            controller = controller_of(cluster)
+            index = next(index for index in range(6) if (leader_of(cluster, index) is controller) == (seed % 2 == 0))
+            victim = leader_of(cluster, index)
+            asked = next(broker for broker in cluster.brokers if broker not in (victim, controller))
+            victim.kill()
+            await asyncio.sleep(0.001)  # the connections break
+            assert await leader_told_by(cluster, asked, index, seed) not in (-1, victim.node_id)
+
+        simulation.run(scenario())
+
+
+def test_a_broker_that_lost_connections_and_lives_keeps_nobody_waiting() -> None:
+    with Simulation(7) as simulation:
+        cluster = SimulatedCluster(simulation, 3)
+
+        async def scenario() -> None:
+            await cluster.start()
+            await create(cluster, TOPIC, partitions=3)
+            asked, other = cluster.brokers[0].node, cluster.brokers[1]
+            assert asked is not None
+            before = simulation.loop.time()
+            asked.doubts.connection_lost(other.node_id)
+            assert asked.doubts
+            await asked.doubts.settled()
+            assert simulation.loop.time() - before < 0.1
+
+        simulation.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_followers_fetch_a_new_partition_at_once_although_they_are_in_a_long_poll(seed: int) -> None:
+    """The first record of a topic, and the first after a failover, must not wait for the end of a poll that does not ask for it."""
+    with Simulation(seed) as simulation:
+        cluster = SimulatedCluster(simulation, 3)
+        poll_s = BROKER_SETTINGS["replica.fetch.wait.max.ms"].default / 1000
+        waits = []
+
+        async def produce(world: World) -> None:
+            servers = ",".join(f"{host}:{port}" for host, port in cluster.bootstrap)
+            async with Producer(bootstrap_servers=servers, world=world, acks="all", linger_ms=0) as producer:
+                await producer.send_and_wait("polled", b"so that every follower polls every leader", partition=0)
+                for number in range(5):
+                    await asyncio.sleep(poll_s / 2)
+                    async with Admin(bootstrap_servers=servers, world=world) as admin:
+                        await admin.create_topic(f"new-{number}", 1, 3)
+                    before = simulation.loop.time()
+                    await producer.send_and_wait(f"new-{number}", b"x")
+                    waits.append(simulation.loop.time() - before)
+
+        async def scenario() -> None:
+            await cluster.start()
+            await create(cluster, "polled", partitions=6)
+            await cluster.simulation.node("produces").start(produce)
+
+        simulation.run(scenario())
+        assert max(waits) < poll_s / 2
+
+
+def test_records_of_a_replicated_partition_are_deleted_as_soon_as_its_followers_have_heard() -> None:
+    """Found by reading: the leader was not told of its followers' new starts, and then told nobody, until the time was up."""
+    with Simulation(10) as simulation:
+        cluster = SimulatedCluster(simulation, 3)
+        took = []
+
+        async def delete(world: World) -> None:
+            servers = ",".join(f"{host}:{port}" for host, port in cluster.bootstrap)
+            async with Producer(bootstrap_servers=servers, world=world, acks="all", linger_ms=0) as producer:
+                for _ in range(10):
+                    await producer.send_and_wait(TOPIC, b"x", partition=0)
+            async with Admin(bootstrap_servers=servers, world=world) as admin:
+                before = simulation.loop.time()
+                deleted = await admin.delete_records({(TOPIC, 0): 7})
+                took.append(simulation.loop.time() - before)
+                assert list(deleted.values()) == [7]
+
+        async def scenario() -> None:
+            await cluster.start()
+            await create(cluster, TOPIC)
+            await cluster.simulation.node("deletes").start(delete)
+
+        simulation.run(scenario())
+        assert took[0] < 3 * BROKER_SETTINGS["replica.fetch.wait.max.ms"].default / 1000
+
+
+def test_a_wall_clock_that_jumps_takes_nobody_out_of_sync() -> None:
+    """How long a follower has been behind is told by the monotonic clock: the wall's is set by operators and time servers."""
+    with Simulation(8) as simulation:
+        cluster = SimulatedCluster(simulation, 3)
+        lag_ms = BROKER_SETTINGS["replica.lag.time.max.ms"].default
+
+        async def produce(world: World) -> None:
+            servers = ",".join(f"{host}:{port}" for host, port in cluster.bootstrap)
+            async with Producer(bootstrap_servers=servers, world=world, acks=1, linger_ms=0) as producer:
+                for _ in range(100):
+                    await producer.send_and_wait(TOPIC, b"x", partition=0)
+                    await asyncio.sleep(lag_ms / 1000 / 100)
+
+        async def scenario() -> None:
+            await cluster.start()
+            await create(cluster, TOPIC)
+            leader = leader_of(cluster, 0)
+            epoch = partition(leader).partition_epoch
+            writing = asyncio.ensure_future(cluster.simulation.node("writes").start(produce))
+            for by_ms in (10 * lag_ms, -20 * lag_ms, 10 * lag_ms):
+                await asyncio.sleep(lag_ms / 1000 / 4)
+                leader.machine.clock.jump(by_ms)
+            await writing
+            assert partition(leader).partition_epoch == epoch
+
+        simulation.run(scenario())
+
+
+def test_much_metadata_is_applied_piece_by_piece_and_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quorum, "MAX_PUBLISHED", 3)
+    with Simulation(9) as simulation:
+        cluster = SimulatedCluster(simulation, 3)
+
+        async def scenario() -> None:
+            await cluster.start()
+            for number in range(5):
+                await create(cluster, f"many-{number}", partitions=7)
+            victim = next(broker for broker in cluster.brokers if broker is not controller_of(cluster))
+            victim.kill()
+            await create(cluster, "meanwhile", partitions=7, replicas=2)
+            victim.start()
+            await victim.ready.wait()
+            await asyncio.sleep(5)
+            images = [broker.node.image for broker in cluster.brokers if broker.node is not None]
+            assert len(images) == 3
+            assert all(image.topics == images[0].topics for image in images)
+            assert len(images[0].topics) == 6
+
+        simulation.run(scenario())
