@@ -17,7 +17,8 @@ from ottla.records.record import Record, decode_batch
 from .strategies import record_lists
 
 pa = pytest.importorskip("pyarrow")
-from ottla.records.columns import HEADER_TYPE, Columns, decode_columns, encode_columns, split_rows  # noqa: E402
+from ottla.records.column_encoder import encode_columns, split_rows  # noqa: E402
+from ottla.records.columns import HEADER_TYPE, Columns, decode_columns  # noqa: E402
 
 
 def rows(columns: Columns) -> list[Record]:

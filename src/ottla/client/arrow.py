@@ -15,7 +15,8 @@ from ottla.client.settings import ProducerSettings
 from ottla.model.errors import ApiError
 from ottla.model.ids import TopicPartition
 from ottla.records.batch import HEADER_SIZE, BatchHeader
-from ottla.records.columns import Columns, decode_batches, decode_columns, encode_columns, split_rows
+from ottla.records.column_encoder import encode_columns, split_rows
+from ottla.records.columns import Columns, decode_batches, decode_columns
 from ottla.records.control import visible_batches
 
 MIN_ARROW_BATCH = 256 * 1024  # columns pay from a few thousand rows on, so their batches are larger than `batch_size` alone
