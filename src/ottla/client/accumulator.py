@@ -74,7 +74,7 @@ class Batch:
         self.partition = partition
         self.created_ms = now_ms
         self.rows: list[Row] = []
-        self.encoded: bytearray | None = (
+        self.encoded: bytearray | memoryview | None = (
             None  # a batch that was encoded by columns and lacks only its producer; then `rows` is empty
         )
         self.encoded_count = 0
@@ -184,7 +184,7 @@ class Accumulator:
         self.used += BATCH_OVERHEAD
         return batch
 
-    def append_encoded(self, partition: TopicPartition, encoded: bytearray, count: int, now_ms: float) -> Batch | None:
+    def append_encoded(self, partition: TopicPartition, encoded: bytearray | memoryview, count: int, now_ms: float) -> Batch | None:
         """Put a batch that was encoded elsewhere behind what waits already. None when there is no room for it."""
         if self.used + len(encoded) > self._limits.buffer_memory and self._incomplete:
             return None

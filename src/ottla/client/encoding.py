@@ -54,7 +54,7 @@ def encode_rows(rows: list[Row]) -> bytes:
     return b"".join(parts)
 
 
-def encode_batch(batch: Batch, codec: int, level: int | None, transactional: bool) -> bytes | bytearray:
+def encode_batch(batch: Batch, codec: int, level: int | None, transactional: bool) -> bytes | bytearray | memoryview:
     """The batch as it goes on the wire, with the producer's identity and sequence of this moment."""
     identity = batch.identity
     if batch.encoded is not None:
@@ -75,6 +75,6 @@ def encode_batch(batch: Batch, codec: int, level: int | None, transactional: boo
     )
 
 
-def decoded_rows(encoded: bytearray) -> list[Row]:
+def decoded_rows(encoded: bytearray | memoryview) -> list[Row]:
     """Back from a batch that was encoded by columns to its rows, for who must cut it."""
     return [(record.timestamp, record.key, record.value, tuple(record.headers)) for record in decode_batch(encoded)]

@@ -380,7 +380,7 @@ class Producer(Client):
                 raise _too_large(topic, len(encoded), self._settings)
             target = TopicPartition(topic, number)
 
-            def append(target: TopicPartition = target, encoded: bytearray = encoded, count: int = count) -> Batch | None:
+            def append(target: TopicPartition = target, encoded: bytearray | memoryview = encoded, count: int = count) -> Batch | None:
                 return self._accumulator.append_encoded(target, encoded, count, self._cluster.now_ms())
 
             made = append() or await self._when_room(append)
