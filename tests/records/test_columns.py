@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.model.errors import ApiError, ErrorCode
-from ottla.records.batch import HEADER, HEADER_SIZE, read_header
+from ottla.records.batch import HEADER, HEADER_SIZE, read_header, stamp_producer
 from ottla.records.builder import BatchBuilder, build_batch, empty_batch
 from ottla.records.control import AbortedTransaction, EndTransaction, end_transaction_batch, visible_batches
 from ottla.records.record import Record, decode_batch
@@ -17,7 +18,7 @@ from ottla.records.record import Record, decode_batch
 from .strategies import record_lists
 
 pa = pytest.importorskip("pyarrow")
-from ottla.records.column_encoder import encode_columns, split_rows  # noqa: E402
+from ottla.records.column_encoder import Rows, encode_columns, split_rows  # noqa: E402
 from ottla.records.columns import HEADER_TYPE, Columns, decode_columns  # noqa: E402
 
 
@@ -145,6 +146,37 @@ def test_encoding_by_column_gives_the_builder_s_bytes(records: list[Record], cod
         **identity,
     )
     assert encoded == builder.build(transactional=True, **identity)
+
+
+@given(record_lists(contiguous=True), st.sets(st.integers(1, 7)), st.integers(0, 4), st.booleans())
+def test_batches_that_are_encoded_at_once_are_those_of_the_builder(
+    records: list[Record], cuts: set[int], codec: int, one_time: bool
+) -> None:
+    """Without an identity, which is stamped later, as a producer does it."""
+    if one_time:
+        records = [record._replace(timestamp=3) for record in records]
+    ranges = list(pairwise([0, *sorted(cut for cut in cuts if cut < len(records)), len(records)]))
+    made = Rows(
+        pa.array([record.key for record in records], pa.binary()),
+        pa.array([record.value for record in records], pa.binary()),
+        3 if one_time else pa.array([record.timestamp for record in records], pa.int64()),
+        header_column(records),
+    ).encode(ranges, codec, identity=None)
+    for encoded, (start, stop) in zip(made, ranges, strict=True):
+        builder = BatchBuilder(codec)
+        for record in records[start:stop]:
+            builder.append(record.timestamp, record.key, record.value, record.headers)
+        stamp_producer(encoded, 11, 2, 30, False)
+        assert encoded == builder.build(producer_id=11, producer_epoch=2, base_sequence=30)
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-100, 20_000), min_size=1, max_size=20))
+def test_timestamps_of_any_distance_are_encoded(times: list[int]) -> None:
+    """Their numbers take up to ten bytes, which is more than a word."""
+    times = [time if abs(time - times[0]) < 2**63 else times[0] for time in times]
+    values = pa.array([b"v"] * len(times), pa.binary())
+    encoded = encode_columns(key=None, value=values, timestamp=pa.array(times, pa.int64()))
+    assert [record.timestamp for record in decode_batch(encoded)] == times
 
 
 def test_strings_chunks_slices_and_missing_columns_are_encoded() -> None:

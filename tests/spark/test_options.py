@@ -7,7 +7,7 @@ import pytest
 from ottla.model.ids import TopicPartition
 from ottla.spark.options import EARLIEST, LATEST, OptionError, parse, parse_offsets
 from ottla.spark.planning import from_json, limited, split, to_json
-from ottla.spark.reading import OffsetRange
+from ottla.spark.ranges import OffsetRange
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 

@@ -23,7 +23,7 @@ from ottla.embedded.cluster import EmbeddedCluster
 from ottla.model.errors import OttlaError
 from ottla.spark.arrow import PORTION_BYTES
 from ottla.spark.options import OptionError, Options, parse
-from ottla.spark.reading import DataLost, OffsetRange
+from ottla.spark.ranges import DataLost, OffsetRange
 from ottla.spark.sink import StreamWriter
 from ottla.spark.source import BatchReader, OttlaSource, PushingReader, RangePartition, StreamReader
 from tests.compatibility.node import OttlaNode

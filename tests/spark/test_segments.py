@@ -18,7 +18,7 @@ from ottla.records.record import Record
 from ottla.spark import segments
 from ottla.spark.arrow import batches, latest_per_key
 from ottla.spark.options import OptionError, parse
-from ottla.spark.reading import DataLost, OffsetRange
+from ottla.spark.ranges import DataLost, OffsetRange
 from ottla.storage import checkpoints
 
 KEY = TopicPartition("orders", 0)

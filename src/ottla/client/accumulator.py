@@ -184,7 +184,9 @@ class Accumulator:
         self.used += BATCH_OVERHEAD
         return batch
 
-    def append_encoded(self, partition: TopicPartition, encoded: bytearray | memoryview, count: int, now_ms: float) -> Batch | None:
+    def append_encoded(
+        self, partition: TopicPartition, encoded: bytearray | memoryview, count: int, now_ms: float
+    ) -> Batch | None:
         """Put a batch that was encoded elsewhere behind what waits already. None when there is no room for it."""
         if self.used + len(encoded) > self._limits.buffer_memory and self._incomplete:
             return None

@@ -25,10 +25,11 @@ from ottla.client.encoding import row_size
 from ottla.client.errors import ClientClosed, IllegalState, SerializationFailed, UnknownPartition, WaitTimedOut
 from ottla.client.life import Client
 from ottla.client.metadata import TopicInfo
+from ottla.client.open_transaction import OpenTransaction
 from ottla.client.partitioner import RoundRobin, UniformSticky, partition_of
 from ottla.client.sender import Sender
 from ottla.client.settings import Partitioner, ProducerSettings, resolve
-from ottla.client.transactions import GroupMetadata, OpenTransaction, State, Transactions
+from ottla.client.transactions import GroupMetadata, State, Transactions
 from ottla.host import World
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import TopicPartition
@@ -380,7 +381,9 @@ class Producer(Client):
                 raise _too_large(topic, len(encoded), self._settings)
             target = TopicPartition(topic, number)
 
-            def append(target: TopicPartition = target, encoded: bytearray | memoryview = encoded, count: int = count) -> Batch | None:
+            def append(
+                target: TopicPartition = target, encoded: bytearray | memoryview = encoded, count: int = count
+            ) -> Batch | None:
                 return self._accumulator.append_encoded(target, encoded, count, self._cluster.now_ms())
 
             made = append() or await self._when_room(append)

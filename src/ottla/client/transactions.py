@@ -24,6 +24,7 @@ from ottla.client.accumulator import Accumulator, Batch, Identity
 from ottla.client.cluster import GROUP, TRANSACTION, Cluster
 from ottla.client.errors import IllegalState
 from ottla.client.metadata import code_of
+from ottla.client.open_transaction import END_TXN_1, OpenTransaction
 from ottla.client.sender import LAST_VERSION_OF_TRANSACTIONS_1, LAST_VERSION_WITH_NAMES, Sender
 from ottla.client.settings import ProducerSettings
 from ottla.model.errors import ApiError, ErrorCode, OttlaError
@@ -40,7 +41,6 @@ from ottla.protocol.messages.transactions import (
 log = logging.getLogger("ottla.producer")
 
 ADD_PARTITIONS_AT_MOST = 3  # later versions are spoken between brokers
-END_TXN_1 = 4
 TXN_OFFSET_COMMIT_1 = 4
 _FATAL = frozenset(
     {
@@ -75,16 +75,6 @@ class GroupMetadata:
     generation: int = -1
     member_id: str = ""
     instance_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OpenTransaction:
-    """A transaction that its producer has left for somebody else to end (`Admin.end_transaction`)."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    is_empty: bool  # nothing was sent: there is nothing to end
 
 
 class Transactions:

@@ -164,7 +164,9 @@ def stamp(buffer: bytearray | memoryview, position: int, base_offset: int, leade
     _STAMP.pack_into(buffer, position, base_offset, length, leader_epoch)
 
 
-def stamp_producer(buffer: bytearray | memoryview, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool) -> None:
+def stamp_producer(
+    buffer: bytearray | memoryview, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool
+) -> None:
     """Make the batch that fills `buffer` one of this producer. The crc is computed anew."""
     attributes = _ATTRIBUTES.unpack_from(buffer, _ATTRIBUTES_POSITION)[0] & ~TRANSACTIONAL_BIT
     _ATTRIBUTES.pack_into(buffer, _ATTRIBUTES_POSITION, attributes | (TRANSACTIONAL_BIT if transactional else 0))

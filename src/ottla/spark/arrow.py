@@ -13,7 +13,8 @@ from ottla.records.batch import BatchHeader
 from ottla.records.columns import HEADER_TYPE, Columns, decode_batches
 from ottla.records.compression import NONE
 from ottla.records.control import visible_batches
-from ottla.spark.reading import Fetched, OffsetRange
+from ottla.spark.ranges import OffsetRange
+from ottla.spark.reading import Fetched
 
 MAX_ROWS = 200_000  # of one batch handed to Spark
 PORTION_BYTES = 16 << 20  # of records, unpacked, that are decoded at once; more only if a single batch unpacks to more

@@ -23,8 +23,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from ottla.client.admin import Admin
+from ottla.client.open_transaction import OpenTransaction
 from ottla.client.producer import Producer
-from ottla.client.transactions import OpenTransaction
 from ottla.model.errors import ApiError, ErrorCode, OttlaError
 from ottla.spark import connections
 from ottla.spark.ledger import Entry, Ledger, Share

@@ -18,12 +18,11 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringT
 
 from ottla.spark import avro
 from ottla.spark.conversion import Mismatch, from_text, struct_from_json
+from ottla.spark.options import VALUE_SCHEMA as SCHEMA
 from ottla.spark.options import OptionError, Options
 from ottla.spark.rendering import object_to_json, to_text
 from ottla.spark.schemas import parse_ddl
 
-NAMES = ("json", "csv", "avro", "string")
-SCHEMA = "value.schema"
 _BY_COLUMNS = ("string", "bigint", "int", "double", "boolean")  # what Arrow's JSON reader and `conversion` understand alike
 
 
@@ -38,23 +37,10 @@ class Format(Protocol):
     def render(self, row: dict[str, Any]) -> bytes | None: ...
 
 
-def name_of(options: Options) -> str | None:
-    """None: values stay bytes. Raises OptionError."""
-    name = options.text("value.format")
-    if name is None:
-        for other in (SCHEMA, "value.mode", "value.delimiter", "key.format", "deadLetterTopic"):
-            if options.text(other) is not None:
-                raise OptionError(f"option {other} goes with the option value.format ({', '.join(NAMES)})")
-        return None
-    if name.strip().lower() not in NAMES:
-        raise OptionError(f"option value.format must be one of {', '.join(NAMES)}, not {name!r}")
-    return name.strip().lower()
-
-
 def given_columns(options: Options) -> StructType | None:
     """The columns that the options name; None: those of the frame are taken. Raises OptionError."""
     text = options.text(SCHEMA)
-    match name_of(options), text:
+    match options.value_format, text:
         case "string", None:
             return StructType([StructField("value", StringType())])
         case "avro", None:
@@ -70,7 +56,7 @@ def given_columns(options: Options) -> StructType | None:
 
 def format_of(options: Options, columns: StructType) -> Format:
     """Raises OptionError."""
-    match name_of(options):
+    match options.value_format:
         case "json":
             return Json(columns)
         case "csv":

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from ottla.client.admin import Admin
 from ottla.client.admin.types import NewTopic
 from ottla.client.cluster import Cluster
+from ottla.client.open_transaction import OpenTransaction
 from ottla.client.partitioner import partition_of
 from ottla.client.producer import Producer
-from ottla.client.transactions import OpenTransaction
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.records.record import decode_batches
 from ottla.spark import connections

@@ -34,6 +34,8 @@ _FIXED = {
     "interceptor.classes", "partition.assignment.strategy", "transactional.id",
 }  # fmt: skip
 
+VALUE_FORMATS = ("json", "csv", "avro", "string")
+VALUE_SCHEMA = "value.schema"
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -74,6 +76,23 @@ class Options:
         if found is None:
             raise OptionError(f"option {name} must be a time such as 500ms, 30s, 15m or 1h, not {text!r}")
         return int(found[1]) * _SECONDS[found[2]]
+
+    @property
+    def value_format(self) -> str | None:
+        """None: values stay bytes. Raises OptionError."""
+        name = self.text("value.format")
+        if name is None:
+            for other in (VALUE_SCHEMA, "value.mode", "value.delimiter", "key.format", "deadLetterTopic"):
+                if self.text(other) is not None:
+                    raise OptionError(f"option {other} goes with the option value.format ({', '.join(VALUE_FORMATS)})")
+            return None
+        if name.strip().lower() not in VALUE_FORMATS:
+            raise OptionError(f"option value.format must be one of {', '.join(VALUE_FORMATS)}, not {name!r}")
+        return name.strip().lower()
+
+    @property
+    def wants_headers(self) -> bool:
+        return self.flag("includeHeaders", False) or self.text("deadLetterTopic") is not None
 
     @property
     def isolation_level(self) -> str:

@@ -17,7 +17,7 @@ from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import TopicPartition
 from ottla.spark import connections
 from ottla.spark.options import EARLIEST, LATEST, OptionError, Options, parse_offsets
-from ottla.spark.reading import OffsetRange
+from ottla.spark.ranges import OffsetRange
 
 if TYPE_CHECKING:
     from ottla.client.admin import Admin

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 from ottla.background import background_loop
 from ottla.client.cluster import Cluster
-from ottla.model.errors import ApiError, ErrorCode, OttlaError
+from ottla.model.errors import ApiError, ErrorCode
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.records.batch import headers as batch_headers
 from ottla.records.control import AbortedTransaction
 from ottla.spark import connections
+from ottla.spark.ranges import DataLost, OffsetRange
 
 FETCH_BYTES = 8 << 20
 FETCH_WAIT_MS = 500
@@ -27,22 +28,6 @@ QUEUED_FETCHES = 2
 STALLED_S = 120  # as long as the connector waits (kafkaConsumer.pollTimeoutMs)
 SESSIONLESS = -1
 _DONE = object()
-
-
-class OffsetRange(NamedTuple):
-    """Records from `start` up to but not including `end`."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
-
-
-class DataLost(OttlaError):
-    """Offsets that were promised are no longer there."""
 
 
 class Fetched(NamedTuple):

@@ -22,7 +22,8 @@ from ottla.records.batch import HEADER_SIZE, MAGIC, BatchHeader, read_header
 from ottla.records.control import AbortedTransaction, read_end_transaction
 from ottla.records.record import decode_batch
 from ottla.spark.options import EARLIEST, LATEST, OptionError, Options, parse_offsets
-from ottla.spark.reading import DataLost, Fetched, OffsetRange
+from ottla.spark.ranges import DataLost, OffsetRange
+from ottla.spark.reading import Fetched
 from ottla.storage import checkpoints, files
 
 READ_BYTES = 8 << 20  # of batches at a time; a larger batch is read alone

@@ -9,7 +9,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from ottla.model.ids import TopicPartition
 from ottla.spark import segments
 from ottla.spark.options import Options
-from ottla.spark.reading import Fetched, OffsetRange
+from ottla.spark.ranges import OffsetRange
+from ottla.spark.reading import Fetched
 from ottla.spark.sentences import plainly
 from ottla.spark.source import Reading
 

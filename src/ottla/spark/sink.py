@@ -21,7 +21,7 @@ from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, Stri
 from ottla.client.delivery import Delivery
 from ottla.client.producer import Producer
 from ottla.client.settings import ProducerSettings
-from ottla.spark import connections, tables, typed
+from ottla.spark import connections, tables
 from ottla.spark.client_settings import of_kind
 from ottla.spark.options import OptionError, Options
 from ottla.spark.sentences import plainly
@@ -46,7 +46,9 @@ class Written(WriterCommitMessage):
 
 def check_schema(schema: StructType, options: Options) -> None:
     """On the driver, before anything is written. Raises OptionError."""
-    if typed.is_typed(options):
+    if options.value_format is not None:
+        from ottla.spark import typed
+
         typed.check_written(schema, options)
         return
     if tables.is_table(schema):
@@ -102,7 +104,9 @@ class Writing:
 
     def records(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What Spark hands over, as columns of records."""
-        if typed.is_typed(self.options):
+        if self.options.value_format is not None:
+            from ottla.spark import typed
+
             return typed.WrittenRows(self.options, self.schema).records(iterator)
         return tables.inserted(iterator) if tables.is_table(self.schema) else iterator
 

@@ -2,13 +2,16 @@
 
 Spark makes these objects in Python processes of its own: `OttlaSource` and the readers on the driver's side, for planning; `read`
 in executors, with a pickled reader and one `RangePartition` each. Whatever they keep must pickle.
+
+Every streaming query has a Python process of its own for planning, so what only some queries or only executors need (typed columns,
+checksums) is loaded where it is used.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -23,12 +26,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from ottla.model.ids import TopicPartition
-from ottla.spark import dead_letters, planning, tables, typed
+from ottla.spark import planning, tables
 from ottla.spark.filters import Narrowing, narrow
 from ottla.spark.options import EARLIEST, LATEST, OptionError, Options, parse, parse_offsets
-from ottla.spark.reading import DataLost, Fetched, OffsetRange
+from ottla.spark.ranges import DataLost, OffsetRange
 from ottla.spark.schemas import parse_ddl
 from ottla.spark.sentences import plainly, plainly_each
+
+if TYPE_CHECKING:
+    from ottla.spark.reading import Fetched
 
 COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 HEADERS = ", headers array<struct<key: string, value: binary>>"
@@ -60,7 +66,9 @@ class OttlaSource(DataSource):
         return tables.keeping(self._columns(parse(given, reading=True)), given)
 
     def _columns(self, options: Options) -> StructType:
-        if typed.is_typed(options):
+        if options.value_format is not None:
+            from ottla.spark import typed
+
             return typed.schema_of(options)
         return parse_ddl(COLUMNS + (HEADERS if options.flag("includeHeaders", False) else ""), "columns")
 
@@ -68,7 +76,9 @@ class OttlaSource(DataSource):
         return parse(tables.options_of(self.options, schema), reading=reading)
 
     def _typed(self, reader: R, schema: StructType) -> R:
-        if typed.is_typed(reader.options):
+        if reader.options.value_format is not None:
+            from ottla.spark import dead_letters, typed
+
             typed.TypedRows(reader.options, schema)  # a schema that does not fit is refused here, not in an executor
             dead_letters.check(reader.options)
             reader.typed_schema = schema
@@ -83,7 +93,7 @@ class OttlaSource(DataSource):
             return self._typed(SegmentsReader(options), schema)
         # Filters would come before the choice of the latest, which is another question; so those two do not meet.
         is_pushing = (
-            options.flag("pushFilters", False) and not options.flag("latestPerKey", False) and not typed.is_typed(options)
+            options.flag("pushFilters", False) and not options.flag("latestPerKey", False) and options.value_format is None
         )
         return self._typed(PushingReader(options) if is_pushing else BatchReader(options), schema)
 
@@ -137,10 +147,14 @@ class Reading:
 
         if not isinstance(partition, RangePartition):
             return iter(())  # Spark's stand-in when there is nothing to read
-        rows = batches(self.fetches(partition.range), partition.range, typed.wants_headers(self.options))
+        rows = batches(self.fetches(partition.range), partition.range, self.options.wants_headers)
         if self.options.flag("latestPerKey", False):
             rows = latest_per_key(rows)
-        return rows if self.typed_schema is None else typed.TypedRows(self.options, self.typed_schema).rows(rows)
+        if self.typed_schema is None:
+            return rows
+        from ottla.spark import typed
+
+        return typed.TypedRows(self.options, self.typed_schema).rows(rows)
 
     def ranges(self, start: planning.Positions, end: planning.Positions) -> list[InputPartition]:
         ranges = [OffsetRange(key.topic, key.partition, start[key], end[key]) for key in sorted(end) if key in start]

@@ -16,7 +16,8 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from ottla.model.errors import OttlaError
 from ottla.spark.conversion import Mismatch
-from ottla.spark.formats import SCHEMA, Format, format_of, given_columns, name_of
+from ottla.spark.formats import Format, format_of, given_columns
+from ottla.spark.options import VALUE_SCHEMA as SCHEMA
 from ottla.spark.options import OptionError, Options
 from ottla.spark.schemas import nullable, parse_ddl
 
@@ -34,14 +35,6 @@ WRITTEN = {"_key": "key", "_topic": "topic", "_partition": "partition", "_timest
 
 class BadRecord(OttlaError):
     """A record that does not fit its schema; the sentence says which, and why."""
-
-
-def is_typed(options: Options) -> bool:
-    return name_of(options) is not None
-
-
-def wants_headers(options: Options) -> bool:
-    return options.flag("includeHeaders", False) or options.text("deadLetterTopic") is not None
 
 
 def is_permissive(options: Options) -> bool:

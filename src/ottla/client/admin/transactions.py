@@ -9,7 +9,7 @@ from typing import Any
 from ottla.client.admin.base import AdminBase, by_topic, error_of, raise_code, settle
 from ottla.client.admin.types import ProducerFenced, ProducerState, TransactionDescription, TransactionListing
 from ottla.client.cluster import TRANSACTION
-from ottla.client.transactions import END_TXN_1, OpenTransaction
+from ottla.client.open_transaction import END_TXN_1, OpenTransaction
 from ottla.model.errors import ApiError
 from ottla.model.ids import TopicPartition
 from ottla.protocol.messages.transactions import (
