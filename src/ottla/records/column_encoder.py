@@ -83,7 +83,7 @@ class Rows:
         self._key_size, self._value_size = _lengths(self._key), _lengths(self._value)
         self._times = timestamp if isinstance(timestamp, int) else np.asarray(timestamp, np.int64)
         self._tail = pa.scalar(b"\x00", pa.binary()) if headers is None else _encode_headers(headers)
-        self._tail_size = 1 if headers is None else _lengths(self._tail)
+        self._tail_size = np.ones(count, np.int64) if headers is None else _lengths(self._tail)
         sizes = np.maximum(self._key_size, 0) + np.maximum(self._value_size, 0) + self._tail_size + MOST_NUMBERS
         self._ends = np.cumsum(sizes)
 
@@ -136,10 +136,8 @@ class Rows:
         key_size, value_size = self._key_size[rows], self._value_size[rows]
         value_prefix = _varints(value_size)
         numbers = [*self._time_deltas(rows, starts), *_varints(_deltas(count, starts)), *_varints(key_size)]
-        tail, tail_size = self._tail, self._tail_size
-        if not isinstance(tail_size, int):
-            tail, tail_size = tail[rows], tail_size[rows]
-        body = np.maximum(key_size, 0) + np.maximum(value_size, 0) + tail_size + 1  # the attributes, which are unused
+        tail = self._tail if isinstance(self._tail, pa.Scalar) else self._tail[rows]
+        body = np.maximum(key_size, 0) + np.maximum(value_size, 0) + self._tail_size[rows] + 1  # the attributes, which are unused
         for piece in (*numbers, *value_prefix):
             body += piece.sizes
         [length] = _varints(body)
@@ -224,10 +222,10 @@ def _varints(values: Ints) -> list[_Piece]:
     pieces = []
     for first in range(0, width, WORD_SIZE):
         words = np.zeros(len(values), np.uint64)
-        for place in range(first, min(width, first + WORD_SIZE)):
-            octet = (zigzag >> np.uint64(7 * place)) & np.uint64(0x7F)
-            octet |= (sizes > place + 1).astype(np.uint64) << np.uint64(7)
-            words |= octet << np.uint64(8 * (place - first))
+        for number in range(first, min(width, first + WORD_SIZE)):
+            octet = (zigzag >> np.uint64(7 * number)) & np.uint64(0x7F)
+            octet |= (sizes > number + 1).astype(np.uint64) << np.uint64(7)
+            words |= octet << np.uint64(8 * (number - first))
         pieces.append(_Piece(words, np.clip(sizes - first, 0, WORD_SIZE), min(width - first, WORD_SIZE)))
     return pieces
 

@@ -31,6 +31,7 @@ from ottla.spark.ledger import Entry, Ledger, Share
 from ottla.spark.options import OptionError
 from ottla.spark.sentences import plainly
 from ottla.spark.sink import Writing, send_all
+from ottla.spark.workers import settle
 
 log = logging.getLogger("ottla.spark")
 TRANSACTION_TIMEOUT_MS = 600_000
@@ -97,6 +98,7 @@ class ExactlyOnceWriter(Writing, DataSourceStreamArrowWriter):
 
     @plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        settle()
         return connections.run(self._write(iterator, Task.current()))
 
     async def _write(self, iterator: Iterator[pa.RecordBatch], task: Task) -> WrittenOnce:

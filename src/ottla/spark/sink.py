@@ -25,6 +25,7 @@ from ottla.spark import connections, tables
 from ottla.spark.client_settings import of_kind
 from ottla.spark.options import OptionError, Options
 from ottla.spark.sentences import plainly
+from ottla.spark.workers import settle
 
 log = logging.getLogger("ottla.spark")
 BATCH_SIZE = 1_000_000  # a topic takes batches of a mebibyte unless it is told otherwise; the producer cuts those that it refuses
@@ -121,6 +122,8 @@ class Writing:
         return defaults | of_kind(ProducerSettings, self.options.client) | self.settings
 
     def write_at_least_once(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        settle()
+
         async def work() -> Written:
             async with connections.using(Producer, self.producer_settings, connections.PATIENCE_S) as producer:
                 return Written(await send_all(producer, self.records(iterator), self.options.text("topic")))

@@ -32,6 +32,7 @@ from ottla.spark.options import EARLIEST, LATEST, OptionError, Options, parse, p
 from ottla.spark.ranges import DataLost, OffsetRange
 from ottla.spark.schemas import parse_ddl
 from ottla.spark.sentences import plainly, plainly_each
+from ottla.spark.workers import settle
 
 if TYPE_CHECKING:
     from ottla.spark.reading import Fetched
@@ -86,6 +87,7 @@ class OttlaSource(DataSource):
 
     @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
+        settle()
         options = self._options(schema)
         if options.text("segments") is not None:
             from ottla.spark.segments_reader import SegmentsReader
@@ -109,6 +111,7 @@ class OttlaSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from ottla.spark.sink import BatchWriter, check_schema
 
+        settle()
         options = self._options(schema, reading=False)
         if overwrite:
             raise OptionError("a topic cannot be overwritten: records are only ever added; use mode append")
@@ -119,6 +122,7 @@ class OttlaSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from ottla.spark.sink import check_schema, stream_writer
 
+        settle()
         options = self._options(schema, reading=False)
         check_schema(schema, options)
         return stream_writer(options, schema)
@@ -145,6 +149,7 @@ class Reading:
         """Called in an executor, once per task."""
         from ottla.spark.arrow import batches, latest_per_key
 
+        settle()
         if not isinstance(partition, RangePartition):
             return iter(())  # Spark's stand-in when there is nothing to read
         rows = batches(self.fetches(partition.range), partition.range, self.options.wants_headers)
