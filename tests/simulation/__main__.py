@@ -1,9 +1,10 @@
-"""Run seeds: `python -m tests.simulation [SEED] [--seeds N] [--hours H] [--jobs J] [--brokers B] [--focus F]`.
+"""Run seeds: `python -m tests.simulation [SEED] [--seeds N] [--hours H] [--jobs J] [--brokers B] [--focus F] [--broken VARIANT]`.
 
 With a SEED alone, that one is played and its story told. Otherwise seeds are played one after the other (from SEED or 1) until there
 are N of them or H hours of virtual time, with a progress line; the first failure prints its seed, the broken promise and the
 story, and the same seed plays it again. At the end stands what happened in all of them, and a run of many seeds in which one of
-the things that matter never happened has failed, too: it has shown nothing.
+the things that matter never happened has failed, too: it has shown nothing. `SEED --broken VARIANT` plays one with a variant of the
+code that is broken on purpose (`mutants.py`), to see what it does.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import count
 from multiprocessing import get_context
 from multiprocessing.pool import Pool
 from time import monotonic
 
+from tests.simulation.mutants import BY_NAME
 from tests.simulation.plan import FOCUSES
 from tests.simulation.run import MIN_FAULTS, Outcome, play, run_seed
 
@@ -34,7 +37,8 @@ def main() -> int:
         os.environ["PYTHONHASHSEED"] = HASH_SEED
         os.execv(sys.executable, [sys.executable, "-W", "ignore", "-m", "tests.simulation", *sys.argv[1:]])
     if options.seeds is None and options.hours is None:
-        outcome = run_seed(options.seed or 1, brokers=options.brokers, focus=options.focus)
+        with BY_NAME[options.broken].applied() if options.broken else nullcontext():
+            outcome = run_seed(options.seed or 1, brokers=options.brokers, focus=options.focus)
         print("\n".join(outcome.story))
         _tell(outcome)
         return 1 if outcome.failure else 0
@@ -50,7 +54,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--brokers", type=int, default=3)
     parser.add_argument("--keep-going", action="store_true", help="play all seeds and tell of the first failure at the end")
     parser.add_argument("--focus", choices=tuple(FOCUSES), default="", help="what is shaken above all")
-    return parser.parse_args()
+    parser.add_argument("--broken", choices=tuple(BY_NAME), default="", help="one seed with a broken variant of the code")
+    options = parser.parse_args()
+    if options.broken and (options.seeds is not None or options.hours is not None):
+        parser.error("--broken plays one seed; many are played by python -m tests.simulation.mutations")
+    return options
 
 
 def _outcomes(pool: Pool | None, tasks: Iterator[tuple[int, int, str]]) -> Iterator[Outcome]:

@@ -1,12 +1,14 @@
 """Invariants of what group and transaction coordinators commit to their logs, read from the logs themselves.
 
 A group's committed offsets never go back, its generations and epochs neither; no two members own a partition at the same time. A
-transactional id's producer epochs never go back, and its state moves as the transition table allows.
+transactional id's producer epochs never go back, its state moves as the transition table allows, and it has ended only when each of its
+partitions has the marker that says how.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -20,7 +22,7 @@ from ottla.records.batch import BatchHeader
 from ottla.records.control import read_end_transaction
 from ottla.records.record import Record
 from ottla.transactions.records import decode_record
-from ottla.transactions.states import Transaction, TransactionState
+from ottla.transactions.states import DECIDED, Transaction, TransactionState
 from tests.simulation.checks import Violation
 from tests.simulation.journal import Journal
 
@@ -31,6 +33,16 @@ ENDINGS = {
     TransactionState.COMPLETE_ABORT: (TransactionState.PREPARE_ABORT,),
     TransactionState.PREPARE_COMMIT: (TransactionState.ONGOING, TransactionState.PREPARE_COMMIT),
 }
+
+
+@dataclass(slots=True)
+class _Marker:
+    """The latest one of a producer in a partition."""
+
+    offset: int
+    producer_epoch: int
+    commit: bool
+    counted: bool = False  # a transaction that ended has relied on it
 
 
 class CoordinatorLogs:
@@ -44,6 +56,8 @@ class CoordinatorLogs:
         self._generations: dict[str, int] = {}
         self._assignments: dict[str, dict[str, set[tuple[bytes, int]]]] = defaultdict(dict)  # group → member → partitions
         self._transactions: dict[str, Transaction] = {}
+        self._markers: dict[tuple[TopicPartition, int], _Marker] = {}  # by partition and producer
+        self._ended: list[Transaction] = []  # as they were decided
 
     def committed(self, topic_partition: TopicPartition, header: BatchHeader, records: list[Record]) -> None:
         """A batch that a node saw committed; each is taken once, in the order of offsets."""
@@ -155,6 +169,32 @@ class CoordinatorLogs:
             raise Violation("producer_epochs_never_go_back", text)
         if before.state not in ENDINGS.get(now.state, (before.state,)):
             raise Violation("transactions_end_as_decided", f"{transactional_id}: {before.state.name} -> {now.state.name}")
+        if before.state in DECIDED and now.state not in DECIDED:
+            self._ended.append(before)
+
+    def marker(self, topic_partition: TopicPartition, header: BatchHeader, records: list[Record]) -> None:
+        """A control batch that a node saw committed, in any partition. Nodes see it one after the other."""
+        ended = read_end_transaction(records[0]) if records else None
+        known = self._markers.get((topic_partition, header.producer_id))
+        if ended is not None and (known is None or known.offset < header.base_offset):
+            found = _Marker(header.base_offset, header.producer_epoch, ended.commit)
+            self._markers[topic_partition, header.producer_id] = found
+
+    def settle(self) -> None:
+        """All partitions were looked at: markers and the end that relies on them may come in one event."""
+        while self._ended:
+            self._has_ended(self._ended.pop())
+
+    def _has_ended(self, decided: Transaction) -> None:
+        commit = decided.state is TransactionState.PREPARE_COMMIT
+        for partition in sorted(decided.partitions):
+            marker = self._markers.get((partition, decided.producer_id))
+            wanted = (decided.producer_epoch, commit, False)
+            if marker is None or (marker.producer_epoch, marker.commit, marker.counted) != wanted:
+                outcome = "committed" if commit else "aborted"
+                text = f"{decided.transactional_id} counts as {outcome}, and {partition} has no marker of it"
+                raise Violation("an_ended_transaction_has_its_markers", text)
+            marker.counted = True
 
 
 def _assigned(assignment: bytes) -> list[tuple[str, int]]:

@@ -127,7 +127,7 @@ class SimulatedFile:
             self._disk.read_errors -= 1
             raise _error(errno.EIO, self._path)
         found = self.peek(position, size)
-        if self._disk.read_flips > 0 and self._path.endswith(".log"):
+        if self._disk.read_flips > 0 and self._path.endswith(".log") and self._path.startswith(self._disk.flips_in):
             return self._disk.flipped(found, self._path)
         return found
 
@@ -176,6 +176,7 @@ class SimulatedDisk:
         self.read_errors = 0
         self.lost_power = False  # ever
         self.read_flips = 0  # how many of the next reads of records turn a bit over
+        self.flips_in = ""  # only of files whose path begins so
         self.locks: set[str] = set()
         self.now_ms = now_ms
         self._journal = journal

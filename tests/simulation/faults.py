@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from itertools import permutations
 
 from tests.simulation.cluster import SimulatedBroker, SimulatedCluster
 from tests.simulation.network import Link
@@ -41,7 +42,7 @@ class Faults:
         self._cluster = cluster
         self._simulation = cluster.simulation
         self._random = random.Random(seed)
-        self._mean_seconds = MEAN_SECONDS_BETWEEN / 3 if focus == "raft" else MEAN_SECONDS_BETWEEN
+        self._mean_seconds = MEAN_SECONDS_BETWEEN / {"raft": 3, "replication": 2}.get(focus, 1)
         self._under_way: set[asyncio.Task[None]] = set()
         self.count = 0
         kinds: list[tuple[int, Callable[[], Awaitable[None]]]] = [
@@ -56,6 +57,7 @@ class Faults:
             (3, self._restart),
             (2, self._flip_reads),
             (1, self._fail_syncs),
+            (2, self._cut_off_a_leader),
         ]
         if power:
             kinds.append((3, self._cut_power))
@@ -63,6 +65,8 @@ class Faults:
             kinds = [(weight, kind) for weight, kind in kinds if kind != self._full_disk]
         if focus == "raft":
             kinds += [(12, self._shake_the_controller)]
+        if focus == "replication":
+            kinds += [(12, self._cut_off_a_leader)]
         # Each run has a favourite or two, so that rare combinations come up.
         self._weights = [weight * self._random.choice((0, 1, 1, 1, 3)) for weight, _ in kinds]
         if not any(self._weights):
@@ -70,6 +74,7 @@ class Faults:
         self._kinds = [kind for _, kind in kinds]
         self._isolating = (
             self._shake_the_controller,
+            self._cut_off_a_leader,
             self._kill,
             self._pause,
             self._wall,
@@ -192,7 +197,10 @@ class Faults:
         broker, seconds = self._random.choice(leading), self._random.uniform(0.5, 4.0)
         self.count += 1
         how = self._random.randrange(3)
-        internet, others = self._simulation.internet, [each.name for each in self._cluster.brokers if each is not leading[0]]
+        internet, others = self._simulation.internet, [each.name for each in self._cluster.brokers if each is not broker]
+        late = self._random.random() < 0.4  # candidates do not hear of each other in time
+        if late:
+            self._join(others, Link(self._random.uniform(0.03, 0.3), 0.01))
         if how == 0 and broker.machine.process is not None and not broker.machine.process.paused:
             broker.machine.pause()
             await asyncio.sleep(seconds)
@@ -211,6 +219,39 @@ class Faults:
             await asyncio.sleep(seconds)
             internet.tear_down_walls()
             self._simulation.journal.tell("fallen walls", "the walls fall")
+        if late:
+            self._join(others, Link())
+
+    def _join(self, hosts: list[str], link: Link) -> None:
+        self._simulation.journal.tell("slow links", f"{' and '.join(hosts)} are {link.delay_seconds:.4f} s apart")
+        for source, target in permutations(hosts, 2):
+            self._simulation.internet.set_link(source, target, link)
+
+    async def _cut_off_a_leader(self) -> None:
+        """A leader of partitions is cut off from the other brokers, and not from clients: it goes on taking records that it cannot
+        commit, while the others elect another one. Then it hears of that, or is killed before it can."""
+        leading = [broker for broker in self._cluster.brokers if broker.ready.is_set() and _leads(broker)]
+        if len(self._cluster.brokers) == 1 or not leading:
+            return
+        broker = self._random.choice(leading)
+        self.count += 1
+        self._simulation.journal.tell("walls", f"{broker.name} leads, and is cut off from the other brokers")
+        both = self._random.random() < 0.5
+        for other in self._cluster.brokers:
+            if other is not broker:
+                self._simulation.internet.build_wall(broker.name, other.name)
+                if both:
+                    self._simulation.internet.build_wall(other.name, broker.name)
+        await asyncio.sleep(self._random.uniform(1.0, LONGEST_SECONDS))
+        killed = self._random.random() < 0.3 and broker.machine.running
+        if killed:
+            broker.kill()
+        self._simulation.internet.tear_down_walls()
+        self._simulation.journal.tell("fallen walls", "the walls fall")
+        if killed:
+            await asyncio.sleep(self._duration())
+            if not broker.machine.running:
+                broker.start()
 
     async def _pause(self) -> None:
         broker = self._broker()
@@ -299,3 +340,7 @@ class Faults:
             broker.machine.disk.sync_errors += self._random.randrange(1, 4)
             await asyncio.sleep(self._duration())
             broker.machine.disk.sync_errors = 0
+
+
+def _leads(broker: SimulatedBroker) -> bool:
+    return broker.node is not None and any(replica.leads for replica in broker.node.replicas)

@@ -19,6 +19,7 @@ from ottla.model.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from ottla.records.batch import BatchHeader
 from ottla.records.batch import headers as batch_headers
 from ottla.records.record import decode_batch
+from ottla.storage.log import Log
 from tests.simulation.checks import Violation
 from tests.simulation.cluster import SimulatedBroker, SimulatedCluster
 from tests.simulation.coordinators import CoordinatorLogs
@@ -36,13 +37,15 @@ class Invariants:
         self._journal = cluster.simulation.journal
         self._quorum = QuorumInvariants(cluster)
         self._coordinators = CoordinatorLogs(self._journal)
-        self._last_look: dict[tuple[int, TopicPartition], tuple[Any, ...]] = {}
+        self._seen: dict[Replica, tuple[Any, ...]] = {}  # what a replica was when it was last looked at
+        self._logs: dict[tuple[int, TopicPartition], Log] = {}
         self._in_sync: dict[Place, tuple[int, ...]] = {}
         self._ends: dict[tuple[int, Place], int] = {}  # where each broker's log was last seen to end, dead ones' too
         self._leaders: dict[tuple[Place, int], int] = {}  # leader epoch → who led it
         self._epochs: dict[tuple[int, Place], int] = {}  # the highest leader epoch a broker was told of
         self._watermarks: dict[tuple[int, Place], tuple[int, int]] = {}  # era, high watermark
-        self._committed: dict[Place, dict[int, int]] = {}  # what is committed, by offset
+        self._committed: dict[Place, dict[int, tuple[int, int]]] = {}  # what is committed, by offset: its epoch and what it says
+        self._committed_up_to: dict[Place, int] = {}  # the highest high watermark that any node ever had
         self._read_up_to: dict[tuple[int, Place], int] = {}
         self.looks = 0
 
@@ -56,17 +59,22 @@ class Invariants:
             return
         self.looks += 1
         self._quorum.look(broker, node)
-        last_look, node_id = self._last_look, broker.node_id
+        seen = self._seen
         for replica in node.replicas:
             log = replica.log
             now = (log.log_end_offset, log.high_watermark, log.log_start_offset, replica.state, replica.leader, log)
-            key = node_id, replica.topic_partition
-            before = last_look.get(key)
-            if before != now:
-                last_look[key] = now
-                if before is not None and before[-1] is not log:
-                    self._begin_anew(broker, replica)
-                self._look(broker, node, replica)
+            if seen.get(replica) != now:
+                seen[replica] = now
+                self._changed(broker, node, replica)
+        self._coordinators.settle()
+
+    def _changed(self, broker: SimulatedBroker, node: Node, replica: Replica) -> None:
+        key, log = (broker.node_id, replica.topic_partition), replica.log
+        before = self._logs.get(key)
+        self._logs[key] = log
+        if before is not None and before is not log:
+            self._begin_anew(broker, replica)
+        self._look(broker, node, replica)
 
     def _begin_anew(self, broker: SimulatedBroker, replica: Replica) -> None:
         """The partition was moved away from this node, its log deleted, and now it is back."""
@@ -102,7 +110,12 @@ class Invariants:
             raise Violation("leader_in_the_in_sync_set", f"{replica.topic_partition}: {node.node_id} not in {replica.state.isr}")
 
     def _newcomers_have_all(self, replica: Replica, place: Place) -> None:
-        high_watermark = replica.log.high_watermark
+        """A leader may know less than is committed, right after its election; what counts is what anybody ever called committed. A
+        leader that hears late of what was decided is not asked: the set may have changed again since."""
+        newest = self._newest_state(place)
+        if newest is None or newest.partition_epoch != replica.state.partition_epoch:
+            return
+        high_watermark = max(replica.log.high_watermark, self._committed_up_to.get(place, 0))
         for member in set(replica.state.isr) - set(self._in_sync.get(place, ())) - self._cluster.weakened:
             end = self._ends.get((member, place), 0)
             if end < high_watermark:
@@ -132,6 +145,8 @@ class Invariants:
         where, high_watermark = (broker.node_id, place), replica.log.high_watermark
         era, before = self._watermarks.get(where, (-1, 0))
         self._watermarks[where] = broker.machine.disk.era, high_watermark
+        if high_watermark > self._committed_up_to.get(place, 0):
+            self._committed_up_to[place] = high_watermark
         if era == broker.machine.disk.era and high_watermark < before:
             text = f"{replica.topic_partition} on node {broker.node_id}: {before} -> {high_watermark} in epoch {replica.leader_epoch}"
             raise Violation("high_watermark_never_goes_back", text)
@@ -159,7 +174,9 @@ class Invariants:
     # -- records
 
     def _committed_data_agreed(self, broker: SimulatedBroker, replica: Replica, place: Place) -> None:
-        """Everything below a high watermark is the same on every node that has it below its own, for ever."""
+        """Everything below a high watermark is the same on every node that has it below its own, for ever: the bytes, and the epoch of
+        the leader that wrote them. A producer may write the same batch again to the next leader, at the same offset: by the bytes
+        alone a follower that kept what it had from the former one would pass."""
         log, where = replica.log, (broker.node_id, place)
         start = max(self._read_up_to.get(where, 0), log.log_start_offset)
         if log.high_watermark <= start:
@@ -169,16 +186,19 @@ class Invariants:
         for header, content, position in _batches(replica, start):
             if compacted:
                 self._records_agreed(broker, replica, agreed, header, content, position)
-            elif agreed.setdefault(header.base_offset, header.crc) != header.crc:
-                where_it_is = f"{replica.topic_partition} offset {header.base_offset} on node {broker.node_id}"
-                raise Violation("committed_data_agreed", where_it_is)
+                continue
+            told = header.leader_epoch, header.crc
+            if agreed.setdefault(header.base_offset, told) != told:
+                raise _disagreement(broker, replica, header.base_offset, agreed[header.base_offset], told)
+            if header.is_control:
+                self._coordinators.marker(replica.topic_partition, header, decode_batch(content, position))
         self._read_up_to[where] = log.high_watermark
 
     def _records_agreed(
         self,
         broker: SimulatedBroker,
         replica: Replica,
-        agreed: dict[int, int],
+        agreed: dict[int, tuple[int, int]],
         header: BatchHeader,
         content: bytes,
         position: int,
@@ -186,11 +206,20 @@ class Invariants:
         """Compaction makes other batches of the same records."""
         records = decode_batch(content, position)
         for record in records:
-            value = hash((record.key, record.value))
-            if agreed.setdefault(record.offset, value) != value:
-                where = f"{replica.topic_partition} offset {record.offset} on node {broker.node_id}"
-                raise Violation("committed_data_agreed", where)
+            told = header.leader_epoch, hash((record.key, record.value))
+            if agreed.setdefault(record.offset, told) != told:
+                raise _disagreement(broker, replica, record.offset, agreed[record.offset], told)
+        if header.is_control:
+            self._coordinators.marker(replica.topic_partition, header, records)
         self._coordinators.committed(replica.topic_partition, header, records)
+
+
+def _disagreement(
+    broker: SimulatedBroker, replica: Replica, offset: int, known: tuple[int, int], found: tuple[int, int]
+) -> Violation:
+    what = "another record" if known[1] != found[1] else "the same record"
+    text = f"{replica.topic_partition} offset {offset} is of epoch {known[0]}; n{broker.node_id} has {what} of epoch {found[0]}"
+    return Violation("committed_data_agreed", text)
 
 
 def _batches(replica: Replica, start: int) -> Iterator[tuple[BatchHeader, bytes, int]]:

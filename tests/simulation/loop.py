@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import gc
 import heapq
+import inspect
 import random
-import sys
 import traceback
 from asyncio import events
 from collections import deque
@@ -27,6 +26,7 @@ from tests.simulation.journal import Journal
 T = TypeVar("T")
 MAX_EVENTS = 50_000_000  # a run that needs more is stuck
 MAX_EVENTS_AT_ONCE = 200_000  # callbacks without a timer between them: somebody spins
+MAX_ENDINGS = 20  # awaits in the `finally` blocks of one coroutine
 CALLBACK_SECONDS = 20e-6  # a callback takes up to this long
 
 _PROCESS: contextvars.ContextVar[Process] = contextvars.ContextVar("process")
@@ -95,6 +95,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.random = random.Random(f"loop {seed}")
         self.errors: list[str] = []
         self.watcher: Callable[[Process], None] | None = None  # called after each event with the process that took it
+        self.broken: Exception | None = None  # a promise that somebody found broken; it ends the run
         self._now = 0.0
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._sequence = 0
@@ -186,13 +187,15 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if handle._cancelled:
             return
         self._now += self.random.random() * CALLBACK_SECONDS
-        self._release_timers()
+        if self._timers and self._timers[0][0] <= self._now:
+            self._release_timers()
         self._at_once += 1
         if self._at_once > MAX_EVENTS_AT_ONCE or self.journal.events > MAX_EVENTS:
             raise SimulationError(f"{process.name} spins without waiting: {handle!r}")
-        self.journal.time = self._now
-        self.journal.event(process.name, repr(self._now))
+        self.journal.step(process.name, self._now)
         handle._run()
+        if self.broken is not None:
+            raise self.broken
         if self.watcher is not None:
             self.watcher(process)
 
@@ -222,23 +225,22 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         ]
 
     def close(self) -> None:
-        for process in (*self._graveyard, *self._processes):
-            process.die()
-            for task in process.tasks:
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-        super().close()
-        self._forget_the_dead()
-
-    def _forget_the_dead(self) -> None:
-        """Collecting their coroutines runs `finally` blocks, which find no loop and complain to nobody in particular."""
-        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        """Whatever was under way is put away here, while there is a loop. If it were left to garbage collection, `finally` blocks
+        would run without one, fail, and leave coroutines behind that nobody awaited."""
+        events._set_running_loop(self)
         try:
-            self._graveyard.clear()
-            self._processes.clear()
-            self._timers.clear()
-            gc.collect()
+            for process in (*self._graveyard, *self._processes):
+                process.die()
+                while process.tasks:  # what is put away may begin something new
+                    task = process.tasks.pop()
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    process.context.run(_put_away, task.get_coro())
         finally:
-            sys.unraisablehook = hook
+            events._set_running_loop(None)
+        super().close()
+        self._graveyard.clear()
+        self._processes.clear()
+        self._timers.clear()
 
     # -- what there is not
 
@@ -256,6 +258,26 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def _write_to_self(self) -> None:
         """Nobody sleeps in a selector."""
+
+
+def _put_away(coroutine: object) -> None:
+    """What had begun ends as if it were cancelled, from the innermost call outwards, however often it tries to go on; what had not
+    begun is put away together with what it would have awaited."""
+    calls = []
+    while inspect.iscoroutine(coroutine):
+        calls.append(coroutine)
+        coroutine = coroutine.cr_await
+    for call in reversed(calls):
+        begun = inspect.getcoroutinestate(call) != inspect.CORO_CREATED
+        awaited = [] if begun else list(call.cr_frame.f_locals.values())
+        for _ in range(MAX_ENDINGS):
+            try:
+                call.close()
+                break
+            except Exception:
+                continue
+        for each in awaited:
+            _put_away(each)
 
 
 def _where(task: asyncio.Task[Any]) -> str:

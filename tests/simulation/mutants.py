@@ -18,9 +18,11 @@ from ottla.groups.draft import MemberSession
 from ottla.model.errors import ErrorCode
 from ottla.raft import elections, leading
 from ottla.raft.log import LogView
+from ottla.raft.roles import Candidate, Prospective, Unattached, Voted
 from ottla.raft.voters import VoterSet
 from ottla.replication.follower import PartitionFollower
 from ottla.replication.leader import PartitionLeader
+from ottla.replication.state import NO_EPOCH, UNKNOWN_BROKER_EPOCH
 from ottla.storage import log as storage_log
 from ottla.storage.compaction import _Compaction
 from ottla.storage.epochs import LeaderEpochs
@@ -89,8 +91,8 @@ def _joins_at_once(self: PartitionLeader, remote: Any) -> bool:
     return self._eligible(remote)
 
 
-def _votes_for_everybody(core: Any, candidate: Any, up_to_date: bool) -> bool:
-    return True
+def _votes_again(core: Any, candidate: Any, up_to_date: bool) -> bool:
+    return up_to_date and isinstance(core.role, Unattached | Prospective | Voted | Candidate)
 
 
 def _votes_for_the_outdated(self: LogView, other: Any) -> bool:
@@ -166,11 +168,16 @@ def _with_epoch(batch: bytearray, epoch: int) -> bytes:
     return bytes(batch)
 
 
-def _reads_uncommitted(self: Log, offset: int, max_bytes: int, upper_offset: int, *rest: Any) -> Any:
-    return _original_read(self, offset, max_bytes, self.log_end_offset, *rest)
+def _shows_everything(self: Any, *arguments: Any) -> None:
+    """As a follower is shown it. The log's own `read` is not touched: the simulator uses it, too."""
+    reader, self._follower = self._follower, max(self._follower, 0)
+    try:
+        _original_fill(self, *arguments)
+    finally:
+        self._follower = reader
 
 
-_original_read = Log.read
+_original_fill = fetch_handler._Turn._fill
 
 
 def _believes_every_watermark(self: PartitionFollower, leader_high_watermark: int) -> bool:
@@ -199,9 +206,9 @@ def _drops_the_last_word(self: Any, record: Any, horizon: int | None) -> bool:
     return record.offset >= self._mapped_end
 
 
-def _sessions_run_out(self: Any, key: Any, delay_ms: int | None) -> None:
+def _sessions_run_out(self: Any, key: Any, delay_ms: int | None, if_absent: bool = False) -> None:
     if not (isinstance(key, MemberSession) and delay_ms is not None and key in self._deadlines):
-        _original_set(self, key, delay_ms)
+        _original_set(self, key, delay_ms, if_absent)
 
 
 _original_set = coordinators.Timers.set
@@ -241,6 +248,13 @@ def _anybody_ends(transaction: Any, producer_id: int, producer_epoch: int, commi
 _original_repeats = ending._repeats_version_2
 
 
+def _any_epoch(self: PartitionLeader, replica_id: int, broker_epoch: int, current_leader_epoch: int) -> None:
+    _original_check_follower(self, replica_id, UNKNOWN_BROKER_EPOCH, NO_EPOCH)
+
+
+_original_check_follower = PartitionLeader.check_follower
+
+
 def _nothing(*_: Any) -> None:
     return None
 
@@ -251,9 +265,9 @@ MUTANTS = (
     Mutant("watermark-of-the-fastest", "the high watermark follows the fastest replica in sync", ((PartitionLeader, "_advance", _highest_instead_of_lowest),)),
     Mutant("no-truncation", "a follower whose log diverges keeps it", ((fetchers.Fetcher, "_carry_out", _no_truncation),)),
     Mutant("shrink-before-agreement", "a follower is out of sync before the controller agrees", ((PartitionLeader, "_propose", _shrink_counts_at_once),)),
-    Mutant("joins-while-behind", "a follower joins the in-sync set before it has what is committed", ((PartitionLeader, "_may_join", _joins_at_once),)),
+    Mutant("joins-while-behind", "a follower joins the in-sync set before it has what is committed", ((PartitionLeader, "_may_join", _joins_at_once),), "replication"),
     Mutant("stale-watermark", "a follower takes over a smaller high watermark", ((PartitionFollower, "heard", _believes_every_watermark),)),
-    Mutant("two-votes", "a voter votes for everybody who asks", ((elections, "_may_vote", _votes_for_everybody),), "raft"),
+    Mutant("two-votes", "a voter votes for every candidate of an epoch", ((elections, "_may_vote", _votes_again),), "raft"),
     Mutant("outdated-leader", "a voter does not look at the candidate's log", ((LogView, "is_no_longer_than", _votes_for_the_outdated),), "raft"),
     Mutant("minority", "one voter of three is a majority", ((VoterSet, "majority", property(lambda self: max(1, len(self.directories) // 2))),), "raft"),
     Mutant("unsynced-vote", "the quorum's state is not synced", ((metadata_log.MetadataLog, "persist", _unsynced_state),), "raft"),
@@ -263,8 +277,9 @@ MUTANTS = (
     Mutant("empty-epochs-stay", "an epoch without a record is not cut", ((LeaderEpochs, "truncate_end", _keeps_empty_epochs),)),
     Mutant("no-duplicate-check", "a batch that is sent again is appended again", ((Staging, "_check_duplicate", _nothing), (Staging, "_check_sequence", _nothing))),
     Mutant("producers-forgotten", "producers' sequences are forgotten at a restart", ((ProducerStates, "load", _forgets_producers),)),
-    Mutant("reads-uncommitted", "readers see what is not committed", ((Log, "read", _reads_uncommitted),)),
-    Mutant("diverged-followers-count", "a leader counts fetches of followers whose log parts from its own", ((fetch_handler, "divergence", _nothing),)),
+    Mutant("reads-uncommitted", "readers see what is not committed", ((fetch_handler._Turn, "_fill", _shows_everything),)),
+    Mutant("diverged-followers-count", "a leader counts fetches of followers whose log parts from its own", ((fetch_handler, "divergence", _nothing),), "replication"),
+    Mutant("stale-fetches-count", "a leader counts fetches of another epoch, and does not look whether the logs part", ((PartitionLeader, "check_follower", _any_epoch), (fetch_handler, "divergence", _nothing)), "replication"),
     Mutant("damage-is-copied", "a follower does not look at checksums", ((storage_log, "check_batches", _nothing),), "storage"),
     Mutant("old-log-for-a-new-topic", "a topic that is created again gets the log of the former", ((Replicas, "_open", _opens_what_is_there), (Replicas, "_drop", _keeps_the_log)), "administration"),
     Mutant("last-word-cleaned", "the cleaner drops the newest record of a key, too", ((_Compaction, "_is_kept", _drops_the_last_word),), "storage"),
@@ -276,3 +291,4 @@ MUTANTS = (
     Mutant("client-reuses-a-sequence", "a producer gives two batches the same sequence", ((PlainProducer, "_write", _same_sequence_again),)),
     Mutant("client-reuses-nothing", "a producer takes a new epoch for every attempt", ((PlainProducer, "_produce", _new_sequence_when_retrying),)),
 )  # fmt: skip
+BY_NAME = {mutant.name: mutant for mutant in MUTANTS}

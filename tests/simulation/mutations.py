@@ -15,7 +15,7 @@ import sys
 from multiprocessing import get_context
 
 from tests.simulation.__main__ import HASH_SEED
-from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.mutants import BY_NAME, Mutant
 from tests.simulation.run import run_seed
 
 FIRST_SEED = 300
@@ -42,7 +42,7 @@ def _first_words(failure: str) -> str:
 
 
 def _row(task: tuple[str, int]) -> tuple[bool, str]:
-    mutant = next(each for each in MUTANTS if each.name == task[0])
+    mutant = BY_NAME[task[0]]
     caught = hunt(mutant, task[1])
     after, by = ("—", "survives") if caught is None else (f"{caught[0]} seed{'s' if caught[0] > 1 else ''}", caught[1])
     return caught is None, f"| {mutant.name} | {mutant.what} | {mutant.focus or 'none'} | {after} | {by} |"
@@ -50,14 +50,16 @@ def _row(task: tuple[str, int]) -> tuple[bool, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutations")
-    parser.add_argument("names", nargs="*")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="all, if none is named")
     parser.add_argument("--seeds", type=int, default=DEFAULT_SEEDS)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
+    if unknown := set(options.names) - set(BY_NAME):
+        parser.error(f"no such variant: {', '.join(sorted(unknown))}")
     if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
         os.environ["PYTHONHASHSEED"] = HASH_SEED
         os.execv(sys.executable, [sys.executable, "-W", "ignore", "-m", "tests.simulation.mutations", *sys.argv[1:]])
-    names = options.names or [mutant.name for mutant in MUTANTS]
+    names = options.names or list(BY_NAME)
     print("| variant | what is broken | focus | caught after | by |\n|---|---|---|---|---|")
     survivors = 0
     with get_context("spawn").Pool(options.jobs, maxtasksperchild=1) as pool:  # a fresh process each: variants must not mix

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ottla.host import World
+from tests.simulation.checks import Violation
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.doors import SimulatedClock, SimulatedRandomness, SimulatedWorkers
 from tests.simulation.journal import Journal
@@ -68,6 +69,9 @@ class SimulatedNode:
         process = self.process
         try:
             return await main(world)
+        except Violation as found:
+            self.loop.broken = found
+            raise
         except Exception as error:
             if process is not None and not process.dead:
                 self.crashes.append(f"{self.name} crashed: {error!r}\n{traceback.format_exc()}")

@@ -30,6 +30,8 @@ class Plan:
     drifts: tuple[float, ...]  # and how much too fast or slow it goes
     hasty: bool  # elections are short, so that candidates meet
     snapshot_bytes: int
+    session_ms: int  # after so long a silent broker is given up; if it lives, it goes on believing that it leads
+    fetch_bytes: int  # what a follower gets of a partition at once: with little, catching up takes many rounds
 
     @classmethod
     def draw(cls, seed: int, brokers: int, focus: str = "") -> Plan:
@@ -45,6 +47,8 @@ class Plan:
             drifts=tuple(chance.choice((0.0, chance.uniform(-0.01, 0.01))) for _ in range(brokers)),
             hasty=chance.random() < (0.7 if focus == "raft" else 0.2),
             snapshot_bytes=chance.choice((3_000, 20_000, 20 << 20)),
+            session_ms=2_000 if focus == "replication" else chance.choice((2_000, 3_000, 9_000)),
+            fetch_bytes=chance.choice((600, 1 << 20) if focus == "replication" else (600, 1 << 20, 1 << 20)),
         )
 
     def settings(self) -> dict[str, str]:
@@ -57,6 +61,9 @@ class Plan:
             "file.delete.delay.ms": "1000",
             "log.flush.offset.checkpoint.interval.ms": "5000",
             "replica.lag.time.max.ms": "3000",
+            "replica.fetch.max.bytes": str(self.fetch_bytes),
+            "broker.session.timeout.ms": str(self.session_ms),
+            "broker.heartbeat.interval.ms": str(self.session_ms // 4),
             "metadata.log.max.record.bytes.between.snapshots": str(self.snapshot_bytes),
             "offsets.topic.num.partitions": "2",
             "offsets.topic.replication.factor": replication,

@@ -39,14 +39,21 @@ class QuorumInvariants:
         self._epochs: dict[int, int] = {}  # node → the highest epoch it knew, in any of its lives
         self._watermarks: dict[int, tuple[int, int]] = {}  # node → era, high watermark
         self._parsed: dict[tuple[str, str], _Parsed] = {}
+        self._seen: dict[int, tuple[object, int, Node]] = {}  # what a node was when it was last looked at
 
     def look(self, broker: SimulatedBroker, node: Node) -> None:
-        self._image(node)
-        raft = node.quorum._raft
-        if raft is None or node.quorum._stepping:
+        quorum = node.quorum
+        raft = quorum._raft
+        if node.image is not self._images.get(node.image.offset):
+            self._image(node)
+        if raft is None or quorum._stepping:
             return  # not started, or the disk refuses what it decided: nobody has heard of that
-        self._epoch(node, raft.epoch)
         role = raft.role
+        now = role, quorum.high_watermark, node
+        if self._seen.get(broker.node_id) == now and not isinstance(role, Candidate):  # whose votes come in one by one
+            return
+        self._seen[broker.node_id] = now
+        self._epoch(node, raft.epoch)
         if isinstance(role, Candidate | Leader):
             granted = role.ballot.granted if isinstance(role, Candidate) else role.granting
             self._one_vote_per_epoch(node, role.epoch, granted)
@@ -57,8 +64,6 @@ class QuorumInvariants:
     def _image(self, node: Node) -> None:
         image = node.image
         known = self._images.get(image.offset)
-        if known is image:
-            return
         if known is None:
             self._images[image.offset] = image
             if self.newest_image is None or image.offset > self.newest_image.offset:

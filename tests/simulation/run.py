@@ -12,6 +12,7 @@ from typing import Any
 
 from ottla.client.admin import Admin
 from ottla.host import World
+from ottla.model.errors import ApiError
 from tests.histories import History as ClientHistory
 from tests.histories import check
 from tests.simulation.checks import Violation, judge
@@ -20,7 +21,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.files import check_files
 from tests.simulation.history import History
 from tests.simulation.invariants import Invariants
-from tests.simulation.loop import SimulationError
+from tests.simulation.loop import SimulatedLoop, SimulationError, current_process
 from tests.simulation.plan import Plan
 from tests.simulation.simulation import Simulation
 from tests.simulation.workloads import WORKLOADS, Stage
@@ -48,8 +49,7 @@ class Outcome:
 def run_seed(seed: int, *, brokers: int = 1, focus: str = "") -> Outcome:
     plan = Plan.draw(seed, brokers, focus)
     failure = None
-    logging.disable(logging.CRITICAL)
-    with Simulation(seed) as simulation:
+    with Simulation(seed) as simulation, Complaints(simulation.loop):
         play = _Play(simulation, plan)
         try:
             simulation.run(play.run())
@@ -79,6 +79,41 @@ def run_seed(seed: int, *, brokers: int = 1, focus: str = "") -> Outcome:
 def play(task: tuple[int, int, str]) -> Outcome:
     """For worker processes: a seed, how many brokers, the focus."""
     return run_seed(task[0], brokers=task[1], focus=task[2])
+
+
+class Complaints(logging.Handler):
+    """Whatever says in the log that it failed in a way nobody foresaw is a finding: the client was told UNKNOWN_SERVER_ERROR and
+    tried again, so that nothing else would show it."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        super().__init__(logging.ERROR)
+        self._loop = loop
+        self._logger = logging.getLogger("ottla")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and self._loop.broken is None and not _is_trouble_of_a_disk(record):
+            where = "".join(traceback.format_exception(*record.exc_info)[-4:])
+            self._loop.broken = Violation(
+                "everything_that_fails_was_foreseen", f"{current_process().name}: {record.getMessage()}\n{where}"
+            )
+
+    def __enter__(self) -> None:
+        self._former = self._logger.level, self._logger.propagate
+        self._logger.addHandler(self)
+        self._logger.setLevel(logging.ERROR)  # what is said below costs time and is read by nobody
+        self._logger.propagate = False
+
+    def __exit__(self, *_: object) -> None:
+        level, self._logger.propagate = self._former
+        self._logger.setLevel(level)
+        self._logger.removeHandler(self)
+
+
+def _is_trouble_of_a_disk(record: logging.LogRecord) -> bool:
+    """Housekeeping says so and tries again."""
+    return (
+        record.name == "ottla.housekeeping" and record.exc_info is not None and isinstance(record.exc_info[1], OSError | ApiError)
+    )
 
 
 class _Play:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import warnings
+from collections.abc import Coroutine
 
 import pytest
 
@@ -120,3 +123,24 @@ def test_the_real_world_is_out_of_reach() -> None:
 
     loop.run(main())
     loop.close()
+
+
+def test_what_a_machine_was_about_to_begin_when_it_died_leaves_no_warning() -> None:
+    """asyncio warns of coroutines that nobody awaited; here death did that, not forgetfulness."""
+
+    async def patiently(inner: Coroutine[None, None, None]) -> None:
+        await inner
+
+    async def work() -> None:
+        await asyncio.sleep(1)
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        loop = SimulatedLoop("warnings")
+        machine = loop.process("machine")
+        machine.spawn(patiently(work()))
+        loop.bury(machine)
+        loop.close()
+        del loop, machine
+        gc.collect()
+    assert [str(each.message) for each in told] == []

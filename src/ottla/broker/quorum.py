@@ -189,7 +189,7 @@ class Quorum:
     def receive(self, request: Any, version: int) -> asyncio.Future[Any]:
         """A request of the quorum's own from a peer, an observer or a tool."""
         if self._raft is None:
-            raise ProtocolError("this node is still starting")
+            raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "this node is still starting")
         self._next_ticket += 1
         future = self._tickets[self._next_ticket] = asyncio.get_running_loop().create_future()
         self.step(events.Received(self._next_ticket, request, version, self._world.clock.wall_ms()))
