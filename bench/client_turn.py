@@ -17,6 +17,8 @@ COMPARED: dict[tuple[str, str, str], float | None] = {
     ("produce", "ottla", "aiokafka"): 1.5,
     ("produce", "ottla", "kafka-python"): 4.0,
     ("produce", "ottla", "confluent-kafka"): None,
+    ("produce", "ottla.sync", "kafka-python"): None,
+    ("produce", "ottla.sync", "confluent-kafka"): None,
     ("produce", "ottla, Arrow", "confluent-kafka"): None,
     ("consume", "ottla", "aiokafka"): 1.0,
     ("consume", "ottla", "confluent-kafka"): 2.0,
@@ -35,7 +37,7 @@ IMPORTS = {
 
 
 def title(work: str, ours: str, theirs: str) -> str:
-    way = {"ottla": "", "ottla, poll": " by poll", "ottla, Arrow": " by Arrow"}[ours]
+    way = {"ottla": "", "ottla.sync": " without asyncio", "ottla, poll": " by poll", "ottla, Arrow": " by Arrow"}[ours]
     return f"{work}{way}, beside {theirs}"
 
 

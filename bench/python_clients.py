@@ -42,12 +42,15 @@ async def produce_ottla(bootstrap: str, topic: str, count: int) -> float:
     from ottla import Producer
 
     async with Producer(bootstrap_servers=bootstrap, acks="all", linger_ms=5) as producer:
-        await producer.send_and_wait(topic, VALUE)
-        started = time.perf_counter()
-        for _ in range(count):
-            await producer.send(topic, VALUE)
-        await producer.flush()
-        return count / (time.perf_counter() - started)
+        return await _send_records(producer, topic, count)
+
+
+def produce_sync(bootstrap: str, topic: str, count: int) -> float:
+    from ottla.sync import Producer
+
+    with Producer(bootstrap_servers=bootstrap, acks="all", linger_ms=5) as producer:
+        producer.send(topic, VALUE).result(QUIET_S)
+        return _send_records_waiting(producer, topic, count)
 
 
 async def produce_arrow(bootstrap: str, topic: str, count: int) -> float:
@@ -70,12 +73,17 @@ async def produce_aiokafka(bootstrap: str, topic: str, count: int) -> float:
     from aiokafka import AIOKafkaProducer
 
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", linger_ms=5) as producer:
-        await producer.send_and_wait(topic, VALUE)
-        started = time.perf_counter()
-        for _ in range(count):
-            await producer.send(topic, VALUE)
-        await producer.flush()
-        return count / (time.perf_counter() - started)
+        return await _send_records(producer, topic, count)
+
+
+async def _send_records(producer: Any, topic: str, count: int) -> float:
+    """The same lines for both."""
+    await producer.send_and_wait(topic, VALUE)
+    started = time.perf_counter()
+    for _ in range(count):
+        await producer.send(topic, VALUE)
+    await producer.flush()
+    return count / (time.perf_counter() - started)
 
 
 def produce_kafka_python(bootstrap: str, topic: str, count: int) -> float:
@@ -83,13 +91,18 @@ def produce_kafka_python(bootstrap: str, topic: str, count: int) -> float:
 
     producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all", linger_ms=5)
     producer.send(topic, VALUE).get(QUIET_S)
+    rate = _send_records_waiting(producer, topic, count)
+    producer.close()
+    return rate
+
+
+def _send_records_waiting(producer: Any, topic: str, count: int) -> float:
+    """The same lines for both who know no asyncio."""
     started = time.perf_counter()
     for _ in range(count):
         producer.send(topic, VALUE)
     producer.flush()
-    rate = count / (time.perf_counter() - started)
-    producer.close()
-    return rate
+    return count / (time.perf_counter() - started)
 
 
 def produce_confluent(bootstrap: str, topic: str, count: int) -> float:
@@ -212,6 +225,7 @@ def consume_kafka_python(bootstrap: str, topic: str, count: int) -> float:
 
 PRODUCERS: dict[str, Callable[[str, str, int], float | Coming]] = {
     "ottla": produce_ottla,
+    "ottla.sync": produce_sync,
     "ottla, Arrow": produce_arrow,
     "aiokafka": produce_aiokafka,
     "kafka-python": produce_kafka_python,

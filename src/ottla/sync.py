@@ -16,10 +16,8 @@ is one here, run on the loop. One loop and one thread serve all objects of the p
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -28,7 +26,8 @@ from ottla.background import background_loop, run
 from ottla.client import admin as _admin
 from ottla.client import consumer as _consumer
 from ottla.client import producer as _producer
-from ottla.client.delivery import Delivery, RecordMetadata
+from ottla.client.delivery import Callback, RecordMetadata
+from ottla.handover import Handover, Sent
 
 if TYPE_CHECKING:
     import pyarrow
@@ -52,12 +51,15 @@ class _Face:
     def __init__(self, **settings: Any) -> None:
         self._object: Any = run(_call(self._kind, **settings))
 
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return run(work)
+
     def start(self) -> Self:
-        run(self._object.start())
+        self._run(self._object.start())
         return self
 
     def close(self) -> None:
-        run(self._object.close())
+        self._run(self._object.close())
 
     def __enter__(self) -> Self:
         try:
@@ -78,7 +80,7 @@ class _Face:
 
         @wraps(value)
         def waiting(*arguments: Any, **options: Any) -> Any:
-            return run(_call(value, *arguments, **options))
+            return self._run(_call(value, *arguments, **options))
 
         return waiting
 
@@ -86,60 +88,66 @@ class _Face:
         return sorted({*super().__dir__(), *(name for name in dir(self._object) if not name.startswith("_"))})
 
 
-class Sent:
-    """The fate of one record: `result()` waits for it."""
-
-    __slots__ = ("_delivery",)
-
-    def __init__(self, delivery: Delivery) -> None:
-        self._delivery = delivery
-
-    @property
-    def done(self) -> bool:
-        return self._delivery.done
-
-    def result(self, timeout_s: float | None = None) -> RecordMetadata:
-        if self._delivery.done:
-            return self._delivery.result()
-        return _await(self._delivery).result(timeout_s)
-
-
-def _await(delivery: Delivery) -> Future[RecordMetadata]:
-    async def wait() -> RecordMetadata:
-        return await delivery
-
-    return asyncio.run_coroutine_threadsafe(wait(), background_loop())
-
-
 class Producer(_Face):
-    """`ottla.Producer`, waiting. Callbacks run on the background thread."""
+    """`ottla.Producer`, waiting; several threads may share one. Callbacks run on the background thread, serializers on yours."""
 
     _kind = _producer.Producer
 
-    def send(self, topic: str, value: Any = None, **options: Any) -> Sent:
-        return Sent(run(self._object.send(topic, value, **options)))
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._handover = Handover(self._object, background_loop())
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return run(self._behind_what_was_sent(work))
+
+    async def _behind_what_was_sent(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            await self._handover.done()
+        except BaseException:
+            work.close()
+            raise
+        return await work
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: _producer.Headers = (),
+        on_delivery: Callback | None = None,
+    ) -> Sent:
+        """As `ottla.Producer.send`. Does not wait for the background thread, unless that is far behind: what goes wrong there
+        (`buffer_memory` stays full) is raised by `result`, and told to the callback."""
+        producer: _producer.Producer = self._object
+        row, size = producer._checked(topic, key, value, timestamp_ms, headers)
+        if not producer._knows(topic, partition):
+            run(producer._learn(topic, partition))
+        return self._handover.put(topic, row, size, partition, on_delivery)
 
     def send_and_wait(self, topic: str, value: Any = None, **options: Any) -> RecordMetadata:
-        metadata: RecordMetadata = run(self._object.send_and_wait(topic, value, **options))
-        return metadata
+        return self.send(topic, value, **options).result()
 
     def send_arrow(self, topic: str, batch: pyarrow.RecordBatch, **options: Any) -> list[Sent]:
-        return [Sent(delivery) for delivery in run(self._object.send_arrow(topic, batch, **options))]
+        deliveries = self._run(self._object.send_arrow(topic, batch, **options))
+        return [Sent(self._handover, delivery) for delivery in deliveries]
 
     def flush(self) -> None:
-        run(self._object.flush())
+        self._run(self._object.flush())
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
         context = self._object.transaction()
-        run(_call(context.__aenter__))
+        self._run(_call(context.__aenter__))
         try:
             yield
         except BaseException as error:
-            if not run(_call(context.__aexit__, type(error), error, error.__traceback__)):
+            if not self._run(_call(context.__aexit__, type(error), error, error.__traceback__)):
                 raise
         else:
-            run(_call(context.__aexit__, None, None, None))
+            self._run(_call(context.__aexit__, None, None, None))
 
 
 class Consumer(_Face):

@@ -130,9 +130,9 @@ class Producer(Client):
         A record that can never be sent (too large, unknown partition, a serializer that raises) raises here; what goes wrong
         later is raised by the delivery.
         """
-        sender = self._sender
-        if self._closed or sender is None:
-            sender = self._running()
+        # `_checked` and `_add_now` written out: this is done for every record, and calls would cost more than what they do.
+        if self._closed or self._sender is None:
+            self._running()
         if self._transactions is not None:
             self._transactions.check_open()
         row = self._row(key, value, timestamp_ms, headers)
@@ -148,25 +148,68 @@ class Producer(Client):
         target = known.targets[number]
         batch = self._accumulator.add(target, row, size)
         if batch is None:
-            batch = self._accumulator.append(target, row, size, self._cluster.now_ms())
-            if batch is None:
-                batch = await self._append_when_room(target, row, size)
+            batch = await self._append_when_room(target, row, size)
         index = len(batch.rows) - 1
+        is_full = batch.size >= self._nearly_full
         if partition is None and row[1] is None:
-            self._sticky.produced(topic, number, size, batch.size >= self._nearly_full)
-        if on_delivery is not None:
-            if batch.callbacks is None:
-                batch.callbacks = []
-            batch.callbacks.append((index, on_delivery))
-        if index == 0:
-            sender.wake_by(batch.created_ms + self._settings["linger_ms"])
-        if batch.size >= self._nearly_full:
-            sender.wake()
+            self._sticky.produced(topic, number, size, is_full)
+        if not index or is_full or on_delivery is not None:
+            self._attend(batch, index, on_delivery)
         self._since_yield += 1
         if self._since_yield >= ROWS_BETWEEN_YIELDS:  # a tight loop of sends must let the loop send, too
             self._since_yield = 0
             await asyncio.sleep(0)
         return Delivery(batch, index)
+
+    def _checked(self, topic: str, key: Any, value: Any, timestamp_ms: int | None, headers: Headers) -> tuple[Row, int]:
+        """For `ottla.sync`, on any thread: the record as it is kept, and its size; raises if it can never be sent."""
+        if self._closed or self._sender is None:
+            self._running()
+        if self._transactions is not None:
+            self._transactions.check_open()
+        row = self._row(key, value, timestamp_ms, headers)
+        size = row_size(row)
+        if size > self._largest:
+            raise _too_large(topic, size, self._settings)
+        return row, size
+
+    def _add_now(self, topic: str, row: Row, size: int, partition: int | None, on_delivery: Callback | None) -> Delivery | None:
+        """For `ottla.sync`, on the loop: a checked record into the buffer. None: its topic must be asked for, or there is no room."""
+        known = self._known.get(topic)
+        if known is None or known.info is not self._cluster.view.topics.get(topic):
+            return None
+        number = self._choose(known.info, row) if partition is None else partition
+        if not 0 <= number < len(known.targets):
+            return None
+        batch = self._accumulator.append(known.targets[number], row, size, self._cluster.now_ms())
+        return None if batch is None else self._added(batch, known.targets[number], row, size, partition, on_delivery)
+
+    async def _add_later(self, topic: str, row: Row, size: int, partition: int | None, on_delivery: Callback | None) -> Delivery:
+        known = await self._learn(topic, partition)
+        target = known.targets[self._choose(known.info, row) if partition is None else partition]
+        batch = await self._append_when_room(target, row, size)
+        return self._added(batch, target, row, size, partition, on_delivery)
+
+    def _added(
+        self, batch: Batch, target: TopicPartition, row: Row, size: int, partition: int | None, on_delivery: Callback | None
+    ) -> Delivery:
+        index = len(batch.rows) - 1
+        if partition is None and row[1] is None:
+            self._sticky.produced(target.topic, target.partition, size, batch.size >= self._nearly_full)
+        self._attend(batch, index, on_delivery)
+        return Delivery(batch, index)
+
+    def _attend(self, batch: Batch, index: int, on_delivery: Callback | None) -> None:
+        """To what not every record needs: a callback, a sender that knows of a new batch or of a full one."""
+        if on_delivery is not None:
+            if batch.callbacks is None:
+                batch.callbacks = []
+            batch.callbacks.append((index, on_delivery))
+        assert self._sender is not None
+        if index == 0:
+            self._sender.wake_by(batch.created_ms + self._settings["linger_ms"])
+        if batch.size >= self._nearly_full:
+            self._sender.wake()
 
     async def send_and_wait(self, topic: str, value: Any = None, **options: Any) -> RecordMetadata:
         """Send one record and wait until it is acknowledged."""
@@ -183,12 +226,14 @@ class Producer(Client):
         finally:
             self._accumulator.flushing -= 1
 
-    async def partitions_for(self, topic: str) -> TopicInfo:
+    async def partitions_for(self, topic: str, *, timeout_ms: float | None = None) -> TopicInfo:
+        """A topic's partitions and their leaders. Waits for a topic that is missing, at most `timeout_ms` (`max_block_ms`)."""
         self._running()
-        return await self._topic(topic)
+        return await self._topic(topic, timeout_ms)
 
-    async def _topic(self, topic: str) -> TopicInfo:
-        return await self._cluster.topic(topic, allow_create=True, timeout_ms=self._settings["max_block_ms"])
+    async def _topic(self, topic: str, timeout_ms: float | None = None) -> TopicInfo:
+        limit = self._settings["max_block_ms"] if timeout_ms is None else timeout_ms
+        return await self._cluster.topic(topic, allow_create=True, timeout_ms=limit)
 
     def _row(self, key: Any, value: Any, timestamp_ms: int | None, headers: Headers) -> Row:
         if self._key_serializer is not None:
@@ -202,6 +247,17 @@ class Producer(Client):
         elif timestamp_ms < 0:
             raise SerializationFailed(f"a timestamp must not be negative, and {timestamp_ms} is")
         return (timestamp_ms, key, value, _headers(headers) if headers else ())
+
+    def _knows(self, topic: str, partition: int | None) -> bool:
+        known = self._known.get(topic)
+        return known is not None and (partition is None or 0 <= partition < len(known.targets))
+
+    async def _learn(self, topic: str, partition: int | None) -> _Known:
+        """Raises if there is no such topic, or no such partition of it."""
+        known = await self._know(topic)
+        if partition is not None and not 0 <= partition < len(known.targets):
+            known = await self._know_partition(topic, partition)
+        return known
 
     async def _know(self, topic: str) -> _Known:
         info = await self._topic(topic)
@@ -241,7 +297,10 @@ class Producer(Client):
     # Room --------------------------------------------------------------------------------------------------------------
 
     async def _append_when_room(self, target: TopicPartition, row: Row, size: int) -> Batch:
-        return await self._when_room(lambda: self._accumulator.append(target, row, size, self._cluster.now_ms()))
+        def append() -> Batch | None:
+            return self._accumulator.append(target, row, size, self._cluster.now_ms())
+
+        return append() or await self._when_room(append)
 
     async def _when_room(self, append: Callable[[], Batch | None]) -> Batch:
         """Wait in line until an acknowledged batch has freed memory."""
