@@ -107,6 +107,16 @@ def test_a_failure_is_one_sentence_and_one(bootstrap: str, topic: str, arguments
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_mistyped_topic_is_told_in_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    with EmbeddedCluster(settings={"auto.create.topics.enable": "false"}) as cluster:
+        for module, command in (("consume", ["consume"]), ("produce", ["produce"]), ("perf", ["perf", "produce"])):
+            monkeypatch.setattr(f"ottla.cli.{module}.TOPIC_WAIT_MS", 100.0)
+            done = ottla(*command, "nosuch", stdin="x\n", bootstrap=cluster.bootstrap)
+            assert done.returncode == 1
+            assert "topic nosuch does not exist" in done.stderr
+            assert len(done.stderr.splitlines()) == 1
+
+
 def test_no_broker_is_one_sentence() -> None:
     done = ottla("topics", "list", bootstrap="127.0.0.1:1")
     assert done.returncode == 1

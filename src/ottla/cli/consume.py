@@ -12,7 +12,7 @@ import click
 from ottla.cli.lines import Columns, Incoming, format_record, record_row
 from ottla.cli.moments import EARLIEST, LATEST, MOMENT, Moment
 from ottla.cli.output import show_line
-from ottla.cli.running import bootstrap_option, client_settings, parse_pairs, run
+from ottla.cli.running import TOPIC_WAIT_MS, bootstrap_option, client_settings, parse_pairs, run
 
 if TYPE_CHECKING:
     from ottla.client.consumer import Consumer
@@ -166,7 +166,7 @@ class _Alone(_Reader):
     """Without a group: every partition, up to where it ended when we began."""
 
     async def begin(self) -> None:
-        found = [await self.consumer.partitions_for(topic) for topic in self.wish.topics]
+        found = [await self.consumer.partitions_for(topic, timeout_ms=TOPIC_WAIT_MS) for topic in self.wish.topics]
         every = [(info.name, part.partition) for info in found for part in info.partitions]
         wanted = [key for key in every if not self.wish.partitions or key[1] in self.wish.partitions]
         missing = [number for number in self.wish.partitions if not any(key[1] == number for key in every)]

@@ -13,7 +13,7 @@ import click
 from ottla.cli.histogram import Histogram, ms_text, sparkline
 from ottla.cli.output import json_option, show_line
 from ottla.cli.progress import Progress
-from ottla.cli.running import admin, bootstrap_option, client_settings, parse_pairs, run
+from ottla.cli.running import TOPIC_WAIT_MS, admin, bootstrap_option, client_settings, parse_pairs, run
 
 if TYPE_CHECKING:
     from ottla.client.delivery import RecordMetadata
@@ -76,7 +76,7 @@ async def measure_produce(
     failures: list[Exception] = []
 
     async with Producer(**settings) as producer:
-        await producer.partitions_for(topic)
+        await producer.partitions_for(topic, timeout_ms=TOPIC_WAIT_MS)
         with progress:
             for number in range(records):
                 if throughput is not None:

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, cast
 import click
 
 from ottla.cli.lines import BadLine, Headers, LineFormat, Outgoing, parse_header, parse_line
-from ottla.cli.running import bootstrap_option, client_settings, parse_pairs, run
+from ottla.cli.running import TOPIC_WAIT_MS, bootstrap_option, client_settings, parse_pairs, run
 
 if TYPE_CHECKING:
     from ottla.client.delivery import Delivery
@@ -101,6 +101,8 @@ async def _produce(topic: str, settings: dict[str, object], every: _Every, recor
     under_way: list[Delivery] = []
     async with Producer(**settings) as producer:  # type: ignore[arg-type]
         async for record in records:
+            if not count:
+                await producer.partitions_for(topic, timeout_ms=TOPIC_WAIT_MS)
             under_way.append(await _send(producer, topic, record, every))
             count += 1
             if len(under_way) >= MAX_UNDER_WAY:

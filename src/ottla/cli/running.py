@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 DEFAULT_BOOTSTRAP = "localhost:9092"
+TOPIC_WAIT_MS = 3_000.0  # a mistyped topic is told sooner than by a client, which may be there before its topic
 
 bootstrap_option = click.option(
     "--bootstrap",

@@ -462,9 +462,11 @@ class Consumer(Client):
         found = await self._offsets.list_offsets(times, isolation_level=self._settings["isolation_level"])
         return {key: listed if listed.offset >= 0 else None for key, listed in found.items()}
 
-    async def partitions_for(self, topic: str) -> TopicInfo:
+    async def partitions_for(self, topic: str, *, timeout_ms: float | None = None) -> TopicInfo:
+        """A topic's partitions and their leaders. Waits for a topic that is missing, at most `timeout_ms` (`default_api_timeout_ms`)."""
         self._running()
-        return await self._cluster.topic(topic, allow_create=self._settings["allow_auto_create_topics"])
+        allow_create = self._settings["allow_auto_create_topics"]
+        return await self._cluster.topic(topic, allow_create=allow_create, timeout_ms=timeout_ms)
 
     # Commits -----------------------------------------------------------------------------------------------------------
 
