@@ -74,3 +74,11 @@ def test_a_lower_bound_on_time_moves_the_start_and_is_still_filtered_by_spark() 
     narrowing, rest = narrow(filters)
     assert rest == filters
     assert narrowing.from_timestamp_ms == int(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC).timestamp() * 1000) + 1
+
+
+def test_beside_the_columns_of_values_a_records_own_are_those_with_an_underscore() -> None:
+    """A field of the value may be named partition, too."""
+    filters = [EqualTo(("_partition",), 0), LessThan(("_offset",), 3), EqualTo(("partition",), 7)]
+    narrowing, rest = narrow(filters, is_typed=True)
+    assert rest == filters[2:]
+    assert rows(*narrowing.ranges(START, END)) == {(0, offset) for offset in range(3)}

@@ -1,4 +1,4 @@
-"""Filters that Spark pushes down (`pushFilters=true`): which of them narrow what is read, and by how much.
+"""Filters that Spark pushes down: which of them narrow what is read, and by how much.
 
 In: the filters of one query, all of which must hold. Out: a `Narrowing`, and the filters that Spark must still apply. Bounds on
 partition and offset are kept exactly, so Spark need not look again. A lower bound on the timestamp only moves the start, to the
@@ -76,17 +76,19 @@ class Narrowing:
         return {key: starts[key] for key in full}, {key: ends[key] for key in full}
 
 
-def narrow(filters: Iterable[Filter]) -> tuple[Narrowing, list[Filter]]:
-    """The narrowing, and what Spark still has to filter."""
+def narrow(filters: Iterable[Filter], *, is_typed: bool = False) -> tuple[Narrowing, list[Filter]]:
+    """The narrowing, and what Spark still has to filter. In a typed query these names are fields of the value, and a record's own
+    columns have an underscore."""
+    partition, offset, timestamp = (("_" + name if is_typed else name,) for name in ("partition", "offset", "timestamp"))
     found, rest = Narrowing(), []
     for each in filters:
         column = getattr(each, "attribute", None)
-        if column == ("partition",) and (bounds := found.partition.narrowed(each)) is not None:
+        if column == partition and (bounds := found.partition.narrowed(each)) is not None:
             found = replace(found, partition=bounds)
-        elif column == ("offset",) and not isinstance(each, In) and (bounds := found.offset.narrowed(each)) is not None:
+        elif column == offset and not isinstance(each, In) and (bounds := found.offset.narrowed(each)) is not None:
             found = replace(found, offset=bounds)
         else:
-            if column == ("timestamp",):
+            if column == timestamp:
                 found = _later(found, each)
             rest.append(each)
     return found, rest

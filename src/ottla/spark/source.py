@@ -94,9 +94,7 @@ class OttlaSource(DataSource):
 
             return self._typed(SegmentsReader(options), schema)
         # Filters would come before the choice of the latest, which is another question; so those two do not meet.
-        is_pushing = (
-            options.flag("pushFilters", False) and not options.flag("latestPerKey", False) and options.value_format is None
-        )
+        is_pushing = options.flag("pushFilters", False) and not options.flag("latestPerKey", False)
         return self._typed(PushingReader(options) if is_pushing else BatchReader(options), schema)
 
     @plainly
@@ -209,7 +207,11 @@ class BatchReader(Reading, DataSourceReader):
 
 class PushingReader(BatchReader):
     """Chosen by pushFilters=true. A class of its own, because Spark refuses every reader that defines `pushFilters` as long as
-    spark.sql.python.filterPushdown.enabled is off, and that is its default."""
+    spark.sql.python.filterPushdown.enabled is off, and that is its default.
+
+    It is not chosen by itself where the setting is on: Spark 4.3 plans a frame's use without filters as it planned the last one with
+    some, so that a program that uses a frame twice would lose rows in silence.
+    """
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -217,7 +219,7 @@ class PushingReader(BatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Called before `partitions`; what is returned Spark filters itself."""
-        self._narrowing, rest = narrow(filters)
+        self._narrowing, rest = narrow(filters, is_typed=self.options.value_format is not None)
         return rest
 
     async def narrowed(
