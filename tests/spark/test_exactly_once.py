@@ -13,11 +13,13 @@ import pyarrow as pa
 from pyspark.sql.types import StringType, StructType
 
 from ottla import sync
+from ottla.client.open_transaction import OpenTransaction
 from ottla.embedded.cluster import EmbeddedCluster
 from ottla.model.ids import TopicPartition
-from ottla.spark.exactly_once import ExactlyOnceWriter, Task, TransactionLost, WrittenOnce
+from ottla.spark.exactly_once import ExactlyOnceWriter, TransactionLost, WrittenOnce
 from ottla.spark.options import OptionError, parse
 from ottla.spark.sink import BatchWriter, StreamWriter
+from ottla.spark.task import Task
 from tests.compatibility.jars import NoKafka
 from tests.compatibility.kafka import KafkaPeer
 from tests.compatibility.wire import wait_until
@@ -146,6 +148,13 @@ def _broken_for(message: WrittenOnce) -> Any:
 def test_an_undecided_batch_is_aborted_when_a_task_fails(query: Query) -> None:
     query.writer.abort([query.task(0, 0, ["a"]), None], 0)
     assert query.committed() == []
+
+
+def test_a_broker_that_cannot_be_asked_to_abort_does_not_hide_what_failed_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `abort` raises Spark would tell instead of the cause."""
+    monkeypatch.setattr("ottla.spark.exactly_once.ABORT_LIMIT_S", 0.1)
+    writer = ExactlyOnceWriter(parse({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "a"}, reading=False), VALUES)
+    writer.abort([WrittenOnce(1, "query", 0, OpenTransaction("id", 1, 0, False)), None], 0)
 
 
 def test_what_timed_out_after_the_decision_is_written_again_and_nothing_twice(query: Query) -> None:

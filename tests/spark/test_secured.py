@@ -12,9 +12,10 @@ import pyarrow as pa
 from pyspark.sql.types import StringType, StructType
 
 from ottla import sync
-from ottla.spark.exactly_once import ExactlyOnceWriter, Task
+from ottla.spark.exactly_once import ExactlyOnceWriter
 from ottla.spark.options import OptionError, parse
 from ottla.spark.source import BatchReader
+from ottla.spark.task import Task
 from tests.client.test_security import secured as secured  # an Apache Kafka with a SASL and a TLS listener
 
 LOG_IN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="secret";'

@@ -16,10 +16,8 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from ottla.client.admin import Admin
@@ -28,13 +26,14 @@ from ottla.client.producer import Producer
 from ottla.model.errors import ApiError, ErrorCode, OttlaError
 from ottla.spark import connections
 from ottla.spark.ledger import Entry, Ledger, Share
-from ottla.spark.options import OptionError
 from ottla.spark.sentences import plainly
 from ottla.spark.sink import Writing, send_all
+from ottla.spark.task import Task
 from ottla.spark.workers import settle
 
 log = logging.getLogger("ottla.spark")
 TRANSACTION_TIMEOUT_MS = 600_000
+ABORT_LIMIT_S = 5.0  # a query that has failed shall say so soon
 DEFAULT_PREFIX = "ottla-spark"
 # The coordinator's words for a transaction that can no longer be committed: its producer was fenced, which aborts.
 _ABORTED = (ErrorCode.INVALID_TXN_STATE, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
@@ -57,28 +56,10 @@ class WrittenOnce(WriterCommitMessage):
     transaction: OpenTransaction | None
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """Who writes: as Spark's local properties tell it."""
-
-    query_id: str
-    batch_id: int
-    slot: int
-    attempt: int
-
-    @classmethod
-    def current(cls) -> Task:
-        context: Any = TaskContext.get()
-        query_id = context.getLocalProperty("sql.streaming.queryId")
-        batch_id = context.getLocalProperty("streaming.sql.batchId")
-        if query_id is None or batch_id is None:
-            raise OptionError("exactlyOnce=true needs a streaming query of Spark 4.3: it does not say which batch this is")
-        return cls(query_id, int(batch_id), context.partitionId(), context.attemptNumber())
-
-    def transactional_id(self, prefix: str) -> str:
-        """The same for first attempts of all batches, so that a new batch, or a new life of the query, ends what was left."""
-        name = f"{_query_prefix(prefix, self.query_id)}{self.slot}"
-        return name if self.attempt == 0 else f"{name}.{self.attempt}"
+def transactional_id(task: Task, prefix: str) -> str:
+    """The same for first attempts of all batches, so that a new batch, or a new life of the query, ends what was left."""
+    name = f"{_query_prefix(prefix, task.query_id)}{task.slot}"
+    return name if task.attempt == 0 else f"{name}.{task.attempt}"
 
 
 def _query_prefix(prefix: str, query_id: str) -> str:
@@ -99,7 +80,7 @@ class ExactlyOnceWriter(Writing, DataSourceStreamArrowWriter):
     @plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         settle()
-        return connections.run(self._write(iterator, Task.current()))
+        return connections.run(self._write(iterator, Task.current("exactlyOnce")))
 
     async def _write(self, iterator: Iterator[pa.RecordBatch], task: Task) -> WrittenOnce:
         # Before InitProducerId, which would abort what was decided.
@@ -126,7 +107,7 @@ class ExactlyOnceWriter(Writing, DataSourceStreamArrowWriter):
 
     async def _write_transaction(self, iterator: Iterator[pa.RecordBatch], task: Task) -> tuple[int, OpenTransaction]:
         settings = {"transaction_timeout_ms": TRANSACTION_TIMEOUT_MS, **self.producer_settings}
-        settings["transactional_id"] = task.transactional_id(self.prefix)
+        settings["transactional_id"] = transactional_id(task, self.prefix)
         producer = await connections.started(Producer, settings, connections.PATIENCE_S)
         try:
             await producer.init_transactions()
@@ -175,19 +156,27 @@ class ExactlyOnceWriter(Writing, DataSourceStreamArrowWriter):
 
     @plainly
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        connections.run(self._abort([each for each in messages if isinstance(each, WrittenOnce)], batchId))
+        """Never raises: then Spark would say "Writing job failed" and no longer why. What stays open the next life of the query
+        fences, or its time-out ends it."""
+        try:
+            connections.run(self._abort([each for each in messages if isinstance(each, WrittenOnce)], batchId))
+        except (OttlaError, TimeoutError) as error:
+            log.warning("batch %d: its transactions are left open: %s", batchId, error)
 
     async def _abort(self, messages: list[WrittenOnce], batch_id: int) -> None:
         """Called for a failed task, but also when `commit` raised: what is decided must stay as it is."""
         open_ = [each.transaction for each in messages if each.transaction is not None]
-        if not open_ or await self.ledger.find(messages[0].query_id, batch_id) is not None:
+        if not open_:
             return
-        async with connections.using(connections.admin, self.settings, connections.PATIENCE_S) as admin:
-            for transaction in open_:
-                try:
-                    await admin.end_transaction(transaction, commit=False)
-                except ApiError as error:
-                    log.warning("not aborted transaction=%s error=%s", transaction.transactional_id, error)
+        async with asyncio.timeout(ABORT_LIMIT_S):
+            if await self.ledger.find(messages[0].query_id, batch_id) is not None:
+                return
+            async with connections.using(connections.admin, self.settings, connections.PATIENCE_S) as admin:
+                for transaction in open_:
+                    try:
+                        await admin.end_transaction(transaction, commit=False)
+                    except ApiError as error:
+                        log.warning("not aborted transaction=%s error=%s", transaction.transactional_id, error)
 
 
 def _decision(messages: list[WrittenOnce], entry: Entry | None, batch_id: int) -> Entry:
