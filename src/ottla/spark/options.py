@@ -25,6 +25,7 @@ _NAMES = (
     "minOffsetsPerTrigger", "maxTriggerDelay", "includeHeaders", "isolation.level", "group.id", "groupIdPrefix", "pushFilters",
     "exactlyOnce", "checkpointLocation", "path", "queryName", "transactional.id.prefix", "segments", "latestPerKey",
     "value.format", "value.schema", "value.mode", "value.delimiter", "key.format", "deadLetterTopic",
+    "archive", "archiveBy",
 )  # fmt: skip
 _TOPICS = ("assign", "subscribe", "subscribePattern", "topic")
 _BY_LOWER = {name.lower(): name for name in _NAMES}
@@ -117,7 +118,8 @@ def parse(options: Mapping[str, str], *, reading: bool) -> Options:
         values[_BY_LOWER[name]] = text
     servers = values.get("bootstrap.servers", "")
     from_files = reading and "segments" in values
-    if not servers and not from_files:
+    to_files = not reading and "archive" in values
+    if not servers and not from_files and not to_files:
         raise OptionError("option kafka.bootstrap.servers is missing: where is the cluster? For example localhost:9092")
     _check_isolation(values)
     for name in ("startingOffsets", "endingOffsets"):

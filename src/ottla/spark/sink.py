@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructType
+from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructType, TimestampType
 
 from ottla.client.delivery import Delivery
 from ottla.client.producer import Producer
@@ -36,6 +36,7 @@ _COLUMNS = {
     "value": (StringType, BinaryType),
     "topic": (StringType,),
     "partition": (IntegerType, LongType),
+    "timestamp": (TimestampType,),
     "headers": (ArrayType,),
 }
 
@@ -47,6 +48,11 @@ class Written(WriterCommitMessage):
 
 def check_schema(schema: StructType, options: Options) -> None:
     """On the driver, before anything is written. Raises OptionError."""
+    if options.text("archive") is not None:
+        from ottla.spark import archive
+
+        archive.check(schema, options)
+        return
     if options.value_format is not None:
         from ottla.spark import typed
 
@@ -134,6 +140,8 @@ class Writing:
 class BatchWriter(Writing, DataSourceArrowWriter):
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)
+        if options.text("archive") is not None:
+            raise OptionError('option archive is for streaming queries: in a batch query use partitionBy and format("parquet")')
         if options.flag("exactlyOnce", False):
             raise OptionError("option exactlyOnce is for streaming queries: a batch query that fails is not repeated by Spark")
 
@@ -167,6 +175,10 @@ class StreamWriter(Writing, DataSourceStreamArrowWriter):
 
 
 def stream_writer(options: Options, schema: StructType) -> DataSourceStreamArrowWriter:
+    if options.text("archive") is not None:
+        from ottla.spark.archive import ArchiveWriter
+
+        return ArchiveWriter(options)
     from ottla.spark.exactly_once import ExactlyOnceWriter
 
     return ExactlyOnceWriter(options, schema) if options.flag("exactlyOnce", False) else StreamWriter(options, schema)

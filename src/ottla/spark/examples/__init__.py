@@ -10,7 +10,7 @@ EXAMPLES = {
     "orders": "raw orders → a clean table and a quarantine → revenue per minute in a topic, exactly once → a view",
     "cdc": "change events → their history, and the table of the latest value of each key; a tombstone deletes",
     "route": "one topic of messages → topics by what they say and how urgent they are; what cannot be read has a topic, too",
-    "archive": "a topic → Parquet, with a backfill from files, and a second pipeline that replays it to a topic (not tested yet)",
+    "archive": "a topic → Parquet by day, with a backfill from files, and a second pipeline that replays it to a topic, once",
 }
 _HERE = Path(__file__).parent
 _LEFT_OUT = ("__init__.py", "__pycache__")

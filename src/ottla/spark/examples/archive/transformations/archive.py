@@ -1,4 +1,8 @@
-"""A topic as Parquet, a folder for each day: what arrives, and beside it what there was before the topic (the backfill)."""
+"""A topic as Parquet, a folder for each day: what arrives, and beside it what there was before the topic (the backfill).
+
+The archive is a sink and not a table: in Spark 4.3 a streaming table of a pipeline has its files in one folder, whatever it says of
+partitions.
+"""
 
 from pathlib import Path
 
@@ -7,31 +11,30 @@ from pyspark.sql import DataFrame, SparkSession
 
 spark = SparkSession.active()
 CLUSTER = {"kafka.bootstrap.servers": spark.conf.get("spark.ottla.bootstrap", "localhost:9092") or ""}
-BACKFILL = Path("backfill").resolve()  # a run's folder is the project's
+ARCHIVE, BACKFILL = Path("archive").resolve(), Path("backfill").resolve()  # a run's folder is the project's
+
+dp.create_sink("archive", "ottla", {"archive": ARCHIVE.as_uri(), "archiveBy": "day"})
 
 
-def from_topic() -> DataFrame:
-    """Keys and values as they are: an archive keeps what it does not understand."""
-    events = spark.readStream.format("ottla").options(**CLUSTER, subscribe="events", startingOffsets="earliest").load()
-    return events.selectExpr(
-        "key", "value", "timestamp", "concat(topic, '-', partition, '@', offset) AS origin", "to_date(timestamp) AS day"
-    )
+@dp.append_flow(target="archive")
+def events() -> DataFrame:
+    """Keys, values and headers as they are: an archive keeps what it does not understand."""
+    options = {"subscribe": "events", "startingOffsets": "earliest", "includeHeaders": "true"}
+    rows = spark.readStream.format("ottla").options(**CLUSTER, **options).load()
+    return rows.selectExpr("key", "value", "headers", "timestamp", "topic", "partition", "offset", "to_date(timestamp) AS day")
 
 
-def from_files() -> DataFrame:
+@dp.append_flow(target="archive")
+def backfill() -> DataFrame:
     """Lines of JSON that an older system left. A file that is put there later is taken by the next run, each file once."""
     lines = spark.readStream.schema("key string, value string, timestamp timestamp").json(BACKFILL.as_uri())
     return lines.selectExpr(
         "cast(key AS binary) AS key",
         "cast(value AS binary) AS value",
+        "cast(null AS array<struct<key: string, value: binary>>) AS headers",
         "timestamp",
-        "'backfill' AS origin",
+        "'backfill' AS topic",
+        "cast(null AS int) AS partition",
+        "cast(null AS bigint) AS offset",
         "to_date(timestamp) AS day",
     )
-
-
-@dp.table(partition_cols=["day"], comment="Every event, by the day it happened.")
-def archive() -> DataFrame:
-    """One flow of two streams. Two flows would be two queries on one folder of Parquet, and Spark would drop the batches of one that
-    have the numbers of the other's."""
-    return from_topic().unionByName(from_files())
