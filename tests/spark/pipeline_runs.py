@@ -1,7 +1,8 @@
 """Runs pipelines for `test_pipelines`, all in one session: `python -m tests.spark.pipeline_runs FOLDER BOOTSTRAP`.
 
 A session of Spark Connect cannot live in the process that has the tests' other session, and a start of Spark for each run of each
-example would take minutes. In: a line with a project's path, and a name if only one table is to be made anew. Out: a line of JSON.
+example would take minutes. In and out: lines of JSON. Asked with `project`: one run of it, `dry` or with `full_refresh` (names of
+tables) or `full_refresh_all`; asked with `sql`: the rows of a statement.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def _answer(spark: Any, asked: dict[str, Any]) -> dict[str, Any]:
     try:
         if "sql" in asked:
             return {"rows": [row.asDict() for row in spark.sql(asked["sql"]).collect()]}
-        outcome = execute(spark, open_project(Path(asked["project"])), lambda flow: None, dry=asked.get("dry", False))
+        project = open_project(Path(asked.pop("project")))
+        outcome = execute(spark, project, lambda flow: None, **asked)
         return {"tables": outcome.tables, "flows": {flow.name: flow.state for flow in outcome.flows}}
     except OttlaError as error:
         return {"error": str(error)}

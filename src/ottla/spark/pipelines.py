@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from ottla.model.errors import OttlaError
-from ottla.spark.session import SMALL, check, prepare_environment, said_to
+from ottla.spark.session import SMALL, check, connected, prepare_environment, said_to
 
 SPECS = ("spark-pipeline.yml", "spark-pipeline.yaml")
 BOOTSTRAP = "spark.ottla.bootstrap"  # how a pipeline's definitions learn where the cluster is
 STATE, TABLES, LOG = "state", "tables", "spark.log"
 _FLOW = re.compile(r"Flow '?(?P<name>[^\s']+)'? (?:is|has) (?P<state>[A-Z]+)")
-_FAILED = ("FAILED", "SKIPPED", "EXCLUDED")
+_FAILED = ("FAILED", "SKIPPED")  # EXCLUDED are those that --refresh and --full-refresh do not name
 
 
 class PipelineError(OttlaError):
@@ -120,10 +120,9 @@ def _alone(path: Path) -> Iterator[None]:
 def _session(project: Project, bootstrap: str, master: str, settings: Mapping[str, str]) -> Any:
     is_local = master.startswith("local")
     prepare_environment(is_local)
-    from pyspark.sql import SparkSession
-
     metastore = project.state / "metastore"
     defaults = (SMALL if is_local else {}) | {
+        "spark.app.name": project.name,
         "spark.sql.catalogImplementation": "hive",
         "spark.sql.warehouse.dir": (project.folder / TABLES).as_uri(),
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={metastore};create=true",
@@ -132,14 +131,10 @@ def _session(project: Project, bootstrap: str, master: str, settings: Mapping[st
         "spark.driver.extraJavaOptions": f"-Dderby.stream.error.file={project.state / 'derby.log'}",
         "spark.sql.session.timeZone": "UTC",
     }
-    fixed = {"spark.api.mode": "connect", "spark.sql.connect.serverStacktrace.enabled": "false", BOOTSTRAP: bootstrap}
-    builder: Any = SparkSession.builder
-    builder = builder.master(master).appName(project.name)
-    for key, value in (defaults | dict(project.configuration) | dict(settings) | fixed).items():
-        builder = builder.config(key, value)
+    fixed = {"spark.sql.connect.serverStacktrace.enabled": "false", BOOTSTRAP: bootstrap}
     with warnings.catch_warnings():  # Spark tells of each setting that it took at the start and cannot change now
         warnings.simplefilter("ignore")
-        return builder.getOrCreate()
+        return connected(master, defaults | dict(project.configuration) | dict(settings) | fixed)
 
 
 def execute(
@@ -183,6 +178,11 @@ def execute(
     failed = [flow.name for flow in watched.flows.values() if flow.state in _FAILED]
     if failed:
         raise PipelineError(f"the flow {failed[0]} failed; details are in {project.state / LOG}")
+    named = [*refresh, *full_refresh]
+    if named and all(flow.state == "EXCLUDED" for flow in watched.flows.values()):
+        raise PipelineError(
+            f"nothing was run: there is no {' and no '.join(named)}; there are {', '.join(sorted(watched.flows))}"
+        )
     return Outcome(list(watched.flows.values()), {} if dry else _rows_of(spark, project))
 
 

@@ -130,3 +130,22 @@ def session(name: str, master: str = "local[2]", settings: Mapping[str, str] | N
     for key, value in ((SMALL if is_local else {}) | dict(settings or {})).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def connected(master: str, settings: Mapping[str, str]) -> Any:
+    """A session of Spark Connect, with a server of its own in this process's JVM.
+
+    As `builder.getOrCreate` does it with spark.api.mode=connect, but for the port: that takes 15002 whatever the settings say, so a
+    second one on this machine would fail, or speak to the first.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    options: dict[str, Any] = dict(settings) | {"spark.connect.grpc.binding.port": "0"}
+    os.environ["SPARK_LOCAL_REMOTE"] = "1"  # so that the end of the session is the end of its server
+    ConnectSession._start_connect_server(master, options)  # leaves those options that a session takes
+    jvm: Any = SparkContext._jvm
+    service = getattr(getattr(jvm, "org.apache.spark.sql.connect.service.SparkConnectService$"), "MODULE$")
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+    builder: Any = ConnectSession.builder
+    return builder.config(map=options | {"spark.remote": f"sc://localhost:{service.localPort()}"}).getOrCreate()
