@@ -2,6 +2,10 @@
 
 A record on a topic is the bare encoding, with no file header. `compiled` turns the schema's JSON into a `Codec`: a function that
 reads, one that writes, and Spark's type. Unions are those of null and one type, which is what a column that may be null is.
+
+Why not `fastavro` (1.13 tried): a record of seven fields is read in 4 µs instead of 9 and written in 5.5 instead of 4, but it takes
+branches and symbols with negative numbers, ints beyond 32 bits and numbers of any length for Avro, and makes half a million empty items
+of three bytes; so every value would be walked a second time to find what is `_corrupt`.
 """
 
 from __future__ import annotations
