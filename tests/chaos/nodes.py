@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from tests.chaos.network import Network
 from tests.compatibility import process
 from tests.compatibility.node import OttlaNode
 
-SOURCE = Path(__file__).resolve().parents[2] / "src"
 # Short, so that a minute has many failures in it; the proportions are those of the defaults.
 SETTINGS = {
     "broker.session.timeout.ms": "3000",
@@ -70,8 +68,7 @@ class Nodes:
         if self.alive(node):
             return
         server = [sys.executable, "-P", "-m", "ottla", "server", str(self._file(node)), "--log-level", "info"]
-        environment = os.environ | {"PYTHONPATH": str(SOURCE)}
-        self.processes[node] = process.start(self.network.command(node, server), self._output(node), env=environment)
+        self.processes[node] = process.start(self.network.command(node, server), self._output(node), env=process.environment())
 
     def alive(self, node: int) -> bool:
         return node in self.processes and self.processes[node].poll() is None

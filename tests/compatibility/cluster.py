@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,7 +15,6 @@ from tests.compatibility.node import OttlaNode
 from tests.compatibility.wire import address_of, serves, wait_until
 
 START_LIMIT_S = 60.0
-_SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 
 class OttlaCluster:
@@ -51,9 +49,8 @@ class OttlaCluster:
         return self.folder / f"output-{node_id}.log"
 
     def start_node(self, node_id: int) -> None:
-        environment = os.environ | {"PYTHONPATH": str(_SOURCE)}
         command = [sys.executable, "-m", "ottla", "server", str(self._file(node_id)), "--log-level", self.log_level]
-        self.processes[node_id] = process.start(command, self.output(node_id), env=environment, cwd=self.folder)
+        self.processes[node_id] = process.start(command, self.output(node_id), env=process.environment(), cwd=self.folder)
 
     def wait_ready(self) -> None:
         for node_id, each in self.plans.items():

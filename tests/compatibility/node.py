@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from tests.compatibility import process
 from tests.compatibility.wire import address_of, free_port, serves, wait_until
 
 START_LIMIT_S = 60.0
-_SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 
 class OttlaNode:
@@ -52,9 +50,8 @@ class OttlaNode:
         return [*run, "--port", str(self.port), "--data", str(self.data), *options]
 
     def start(self) -> Self:
-        environment = os.environ | {"PYTHONPATH": str(_SOURCE)}
         seen = self.log_text().count("ready bootstrap=")
-        self.process = process.start(self.command, self.output, env=environment, cwd=self.folder)
+        self.process = process.start(self.command, self.output, env=process.environment(), cwd=self.folder)
         running = self.process
         try:
             wait_until(

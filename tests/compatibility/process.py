@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import IO, Any
 
+SOURCE = Path(__file__).resolve().parents[2] / "src"
 STOP_LIMIT_S = 20.0
 _PR_SET_PDEATHSIG = 1
 
@@ -17,6 +19,13 @@ def _die_with_parent() -> None:
     """Linux only: the kernel kills the child when we are gone, however we went."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def environment() -> dict[str, str]:
+    """For a node of this source tree. It keeps its bytecode, whatever we were told of ours: an installed ottla has it, and without it
+    most of a start would be compiling."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | {"PYTHONPATH": str(SOURCE)}
 
 
 def start(command: list[str], output: Path, **options: Any) -> subprocess.Popen[bytes]:
