@@ -7,11 +7,14 @@ import gc
 
 import pytest
 
+from ottla.broker.dispatch import Dispatcher, RequestContext, Served
 from ottla.client.admin import Admin
 from ottla.client.consumer import Consumer
 from ottla.host import World
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import OFFSETS_TOPIC, TopicPartition
+from ottla.protocol.apis import BY_NAME
+from ottla.protocol.framing import RequestHead
 from ottla.storage.config import LogConfig
 from ottla.storage.log import Log
 from tests.simulation.cluster import DATA, SimulatedBroker, SimulatedCluster
@@ -171,6 +174,7 @@ def test_a_new_leader_tells_no_end_before_it_knows_what_is_committed() -> None:
 @pytest.mark.parametrize("commits", [1, 200], ids=["loaded at once", "loaded in turns"])
 def test_a_coordinator_whose_log_was_misread_is_loaded_again(commits: int) -> None:
     """Found by reading, after seed 1: the load of a group's partition met a wrong checksum, once, and its groups were refused for good."""
+    misreads = 5  # more than the node's own registration brings news of the partition, at each of which its leader loads it anew
     group, place = "g", TopicPartition("t", 0)
     with Simulation(7) as simulation:
         cluster = SimulatedCluster(simulation, 1, {"offsets.topic.num.partitions": "1"})
@@ -194,50 +198,50 @@ def test_a_coordinator_whose_log_was_misread_is_loaded_again(commits: int) -> No
             await simulation.node("commits").start(commit)
             await broker.stop()  # cleanly, so that nobody reads the log before the coordinator does
             await asyncio.sleep(1)
-            disk.read_flips, disk.flips_in = 1, f"{DATA}/{OFFSETS_TOPIC}"
+            disk.read_flips, disk.flips_in = misreads, f"{DATA}/{OFFSETS_TOPIC}"
             broker.start()
             await broker.ready.wait()
             asking = asyncio.wait_for(simulation.node("asks").start(committed), LIMIT_SECONDS)
             assert await asking == commits
-            assert simulation.journal.counts["flipped reads"] == 1
+            assert simulation.journal.counts["flipped reads"] == misreads
 
         simulation.run(scenario())
 
 
 def test_a_refusal_that_nobody_waits_for_any_more_is_no_complaint() -> None:
-    """Found with seed 348: in one moment a handler was refused and its connection was lost; asyncio complained of an exception that
-    was never retrieved."""
+    """Found with seed 348: a handler was abandoned because its connection was lost, and ended with a refusal all the same, as whoever
+    waits with a time-out may; asyncio complained of an exception that was never retrieved."""
     with Simulation(8) as simulation:
         cluster = SimulatedCluster(simulation, 1)
         broker = cluster.brokers[0]
 
-        async def create(world: World) -> None:
-            servers = ",".join(f"{host}:{port}" for host, port in cluster.bootstrap)
-            async with Admin(bootstrap_servers=servers, world=world) as admin:
-                await admin.create_topic("t", 1, 1)
+        async def refuses_when_abandoned(request: object, context: object) -> None:
+            try:
+                await asyncio.sleep(LIMIT_SECONDS)
+            except asyncio.CancelledError:
+                raise ApiError(ErrorCode.NOT_CONTROLLER) from None
 
         async def scenario() -> None:
             await cluster.start()
             assert broker.node is not None
-            assert broker.machine.process is not None
-            assert broker.machine.workers is not None
-            broker.machine.workers.slowness = 1e6  # nothing is committed any more, so the request waits
-            client = simulation.node("creates")
-            client.start(create)
+            dispatcher = Dispatcher(broker.node, "controller")
+            connection = broker.node.server.factory("CONTROLLER", dispatcher)()
+            api = BY_NAME["CreateTopics"]
+            context = RequestContext(broker.node, connection, api, api.versions.last, None)
+            head = RequestHead(api.key, api.versions.last, 1, None, 0)
+            exchange = dispatcher._exchange(Served(api, refuses_when_abandoned, False), api.request(), context, head)
+            assert exchange.later is not None
             await asyncio.sleep(1)
-            [connection] = [each for each in broker.node.server.connections if each._exchanges]
-            broker.machine.process.call_soon(broker.node.quorum._stand_down)
-            broker.machine.process.call_soon(connection.connection_lost, None)
+            exchange.later.cancel()
             await asyncio.sleep(1)
             gc.collect()  # only now asyncio would complain
-            client.kill()
 
         simulation.run(scenario())
 
 
 def test_nodes_that_start_together_fail_in_no_way_that_was_not_foreseen() -> None:
     """Found with seed 5: a voter that asked another one which was still starting left a stack trace in its log, at almost every start."""
-    for seed in range(5):
+    for seed in (5, 12):
         with Simulation(seed) as simulation, Complaints(simulation.loop):
             cluster = SimulatedCluster(simulation, 3)
             simulation.run(cluster.start())
