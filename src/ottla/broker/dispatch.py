@@ -123,21 +123,20 @@ class Dispatcher:
         except Exception:
             log.exception("request failed api=%s version=%d", context.api.name, context.version)
             response = refusal(request, context.api, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+        if response is None or isinstance(response, Message):
+            return Exchange(finished(response, context, head))
         lets_next_start = served.lets_next_start
         if inspect.iscoroutine(response):
             response = asyncio.ensure_future(response)
             lets_next_start = False  # a coroutine has only just begun: its order is not fixed yet
+        later = _Later(request, context, head)
         if isinstance(response, Parked):
-            later = _Later(request, context, head)
             response.deliver_to(later.deliver)
             later.abandon = response.leave
-            return Exchange(None, later, lets_next_start)
-        if isinstance(response, asyncio.Future):
-            later = _Later(request, context, head)
+        else:
             response.add_done_callback(later.finish)
             later.abandon = response.cancel
-            return Exchange(None, later, lets_next_start)
-        return Exchange(finished(response, context, head))
+        return Exchange(None, later, lets_next_start)
 
     def _unknown_api_versions(self, served: Served, connection: Connection, head: RequestHead) -> Exchange:
         """A client newer than us is told, in the form every client reads, what to come back with (KIP-511)."""

@@ -22,6 +22,7 @@ from ottla.host.workers import RealWorkers
 from ottla.model.errors import ApiError
 from ottla.storage.directory import StorageError
 
+YOUNG_OBJECTS = 20_000  # made between two looks for garbage; what requests make is nearly all freed without one
 PID_FILE = "node.pid"  # beside the logs, for as long as the node runs
 
 
@@ -54,6 +55,7 @@ async def serve(properties: Mapping[str, str], ready: Callable[[Node], None]) ->
     # What lives from here on lives until the end: looking at it again and again would only cost pauses.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS)
     node.server.on_answer = Attention().answered
     pid_file = f"{node.config.directory}/{PID_FILE}"
     node.world.disk.replace(pid_file, f"{process_id()}\n".encode(), sync=False)
