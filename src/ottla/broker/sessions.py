@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from ottla.broker.purgatory import Watchers
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
+from ottla.storage.log import Log
 
 PartitionData = FetchResponse.FetchableTopicResponse.PartitionData
 NO_SESSION = 0
@@ -43,6 +44,10 @@ class Wanted:
     def is_unchanged(self) -> bool:
         """Nothing has happened to the partition since there was nothing to tell of it."""
         return self.watchers is not None and self.watchers.version == self.seen_version
+
+    def was_told(self, log: Log) -> bool:
+        """Whether its reader knows where the log starts and what is committed."""
+        return log.high_watermark == self.told_high_watermark and log.log_start_offset == self.told_log_start_offset
 
     def is_news(self, data: PartitionData) -> bool:
         """Whether an incremental reply must mention it; remembers what it then says."""

@@ -17,7 +17,8 @@ from ottla.model.errors import ApiError, ErrorCode
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.replication.closest import closest_replica
 from ottla.replication.leader import divergence
-from ottla.replication.state import EpochEnd
+from ottla.replication.state import NO_EPOCH, EpochEnd
+from ottla.storage.log import Log
 from ottla.storage.types import LogSlice
 
 TopicReply = FetchResponse.FetchableTopicResponse
@@ -55,7 +56,18 @@ def follower_id(request: FetchRequest, version: int) -> int:
 class _Turn:
     """One fetch request: read, and answer when there is enough, an error, or no more time."""
 
-    __slots__ = ("_context", "_follower", "_max_bytes", "_min_bytes", "_noted", "_request", "_session", "_wanted", "_whole")
+    __slots__ = (
+        "_committed_only",
+        "_context",
+        "_follower",
+        "_max_bytes",
+        "_min_bytes",
+        "_noted",
+        "_request",
+        "_session",
+        "_wanted",
+        "_whole",
+    )
 
     def __init__(self, request: FetchRequest, context: RequestContext, session: Session | None, wanted: list[Wanted]) -> None:
         self._request = request
@@ -63,6 +75,7 @@ class _Turn:
         self._session = session
         self._wanted = wanted
         self._follower = follower_id(request, context.version)
+        self._committed_only = request.isolation_level == READ_COMMITTED and self._follower < 0
         self._noted = False  # a follower's position counts once per request
         self._max_bytes = min(request.max_bytes, context.node.settings["fetch.max.bytes"])
         self._min_bytes = min(request.min_bytes, self._max_bytes)
@@ -92,21 +105,50 @@ class _Turn:
         return wanted.topic if self._context.version < 13 else self._context.node.topic_name(wanted.topic_id)
 
     def attempt(self, final: bool) -> FetchResponse | None:
+        looked_at = self._wanted if self._whole else [wanted for wanted in self._wanted if not wanted.is_unchanged]
+        resting = [self._resting(wanted) for wanted in looked_at]
+        if not final and self._min_bytes > 0 and self._wanted and None not in resting:
+            self._looked()
+            return None
         remaining, total, urgent = self._max_bytes, 0, final or not self._wanted
         results = []
-        for wanted in self._wanted:
-            if not self._whole and wanted.is_unchanged:
+        for wanted, idle in zip(looked_at, resting, strict=True):
+            if idle is not None and self._session is not None and wanted.was_told(idle.log):
                 continue
             data = self._read(wanted, remaining, first=total == 0)
             results.append((wanted, data))
             total += len(data.records)
             remaining = max(0, remaining - len(data.records))
             urgent = urgent or data.error_code != 0 or data.diverging_epoch.epoch >= 0 or data.preferred_read_replica >= 0
-        self._noted = True
-        self._whole = self._session is None or self._follower < 0
+        self._looked()
         if total < self._min_bytes and not urgent:
             return None
         return self._answer(results)
+
+    def _looked(self) -> None:
+        self._noted = True
+        self._whole = self._session is None or self._follower < 0
+
+    def _resting(self, wanted: Wanted) -> Replica | None:
+        """The replica, if its reader has all there is and nothing else is to be said: what most looks find, seen without
+        building the answer that would say so. A follower's position is noted all the same. In doubt None."""
+        wanted.watchers = None
+        replica = self._context.node.replicas.get(self._name(wanted) or "", wanted.partition)
+        if replica is None or replica.leader is None or self._request.rack_id:
+            return None
+        log = replica.log
+        if wanted.offset != self._upper(log) or wanted.last_fetched_epoch not in (NO_EPOCH, log.latest_epoch):
+            return None
+        try:
+            if self._follower >= 0:
+                self._note(replica, wanted)
+            else:
+                replica.check_epoch(wanted.current_leader_epoch)
+        except ApiError:
+            return None
+        if wanted.was_told(log):
+            wanted.watchers, wanted.seen_version = replica.watchers, replica.watchers.version
+        return replica
 
     def _read(self, wanted: Wanted, max_bytes: int, first: bool) -> PartitionData:
         data = PartitionData(partition_index=wanted.partition, records=b"")
@@ -126,22 +168,12 @@ class _Turn:
                 if data.preferred_read_replica >= 0:
                     return data
             self._fill(data, replica, wanted, min(max_bytes, wanted.max_bytes), first)
-            if self._follower >= 0:
-                wanted.watchers = replica.watchers
-                wanted.seen_version = replica.watchers.version if self._nothing_to_tell(data, replica, wanted) else -1
         except ApiError as error:
-            wanted.watchers = None
             data.error_code = error.code
             data.high_watermark = -1
             if error.code not in _BEFORE_THE_LOG:
                 data.aborted_transactions = None
         return data
-
-    def _nothing_to_tell(self, data: PartitionData, replica: Replica, wanted: Wanted) -> bool:
-        """The follower has everything, and knows what is committed and where the log starts. What was left out only because the
-        reply is full is still to be told."""
-        told = (wanted.told_high_watermark, wanted.told_log_start_offset)
-        return wanted.offset >= replica.log.log_end_offset and told == (data.high_watermark, data.log_start_offset)
 
     def _replica(self, topic: str, partition: int) -> Replica:
         """Consumers may read from any replica since version 11 (KIP-392)."""
@@ -156,14 +188,21 @@ class _Turn:
         """A follower's log may part from ours (KIP-595): it is told where to look. If not, we note how far it is."""
         leader, log = replica.leader, replica.log
         assert leader is not None
-        broker_epoch = self._request.replica_state.replica_epoch
-        leader.check_follower(self._follower, broker_epoch, wanted.current_leader_epoch)
+        leader.check_follower(self._follower, self._request.replica_state.replica_epoch, wanted.current_leader_epoch)
         if wanted.last_fetched_epoch >= 0 and self._parts(data, replica, wanted):
             return True
-        if not self._noted and log.log_start_offset <= wanted.offset <= log.log_end_offset:
+        if log.log_start_offset <= wanted.offset <= log.log_end_offset:
+            self._note(replica, wanted)
+        return False
+
+    def _note(self, replica: Replica, wanted: Wanted) -> None:
+        """How far a follower is, which may move the high watermark. Raises what the follower is to be told."""
+        leader, broker_epoch = replica.leader, self._request.replica_state.replica_epoch
+        assert leader is not None
+        leader.check_follower(self._follower, broker_epoch, wanted.current_leader_epoch)
+        if not self._noted:
             now_ms = int(self._context.node.world.clock.monotonic_ms())
             replica.progress(leader.fetched(self._follower, wanted.offset, wanted.log_start_offset, broker_epoch, now_ms))
-        return False
 
     def _parts(self, data: PartitionData, replica: Replica, wanted: Wanted) -> bool:
         """Whether what the reader has before its offset is not what is here, and if so says where the logs part."""
@@ -187,21 +226,25 @@ class _Turn:
 
     def _fill(self, data: PartitionData, replica: Replica, wanted: Wanted, max_bytes: int, first: bool) -> None:
         log = replica.log
-        committed_only = self._request.isolation_level == READ_COMMITTED and self._follower < 0
         if self._follower < 0 and replica.leader is None and wanted.offset > log.high_watermark:
             raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)  # the leader has committed what has not reached us yet
-        upper = log.log_end_offset if self._follower >= 0 else log.last_stable_offset if committed_only else log.high_watermark
-        found = log.read(wanted.offset, max_bytes, upper, first)
+        found = log.read(wanted.offset, max_bytes, self._upper(log), first)
         data.high_watermark = log.high_watermark
         data.last_stable_offset = log.last_stable_offset
         data.log_start_offset = log.log_start_offset
         data.records = _part(found)
         data.aborted_transactions = None
-        if committed_only:
+        if self._committed_only:
             data.aborted_transactions = [
                 PartitionData.AbortedTransaction(producer_id=row.producer_id, first_offset=row.first_offset)
                 for row in log.aborted_transactions(wanted.offset, found.end_offset)
             ]
+
+    def _upper(self, log: Log) -> int:
+        """Where reading ends: for a follower with the log."""
+        if self._follower >= 0:
+            return log.log_end_offset
+        return log.last_stable_offset if self._committed_only else log.high_watermark
 
     def _answer(self, results: list[tuple[Wanted, PartitionData]]) -> FetchResponse:
         session = self._session
