@@ -168,6 +168,20 @@ def test_a_new_minimum_in_sync_makes_former_eligible_leaders_forgotten(cluster: 
     assert cluster.show("t") == "leader=1/0 isr=1,2 replicas=1,2,3"
 
 
+def test_a_new_minimum_in_sync_leaves_those_who_may_lead_to_a_partition_without_a_leader(cluster: Driver) -> None:
+    """Found by the simulator, seed 41: the minimum was raised while the last in-sync replica restarted, and nobody could lead again."""
+    cluster.create("t", [[1, 2]])
+    cluster.kill(1)
+    cluster.kill(2)
+    before = "leader=-1/2 isr=none replicas=1,2 eligible=2 last=2"
+    assert cluster.show("t") == before
+    assert alter(cluster, TOPIC, "t", ("min.insync.replicas", SET, "2")) == 0
+    assert alter(cluster, BROKER, "", ("min.insync.replicas", SET, "2")) == 0
+    assert cluster.show("t") == before
+    cluster.beat(2)
+    assert cluster.show("t").startswith("leader=2/3 isr=2 ")
+
+
 def test_with_eligible_leaders_the_minimum_is_the_clusters_and_stays_set(cluster: Driver) -> None:
     assert cluster.image.config(BROKER, "") == {"min.insync.replicas": "1"}
     assert alter(cluster, BROKER, "1", ("min.insync.replicas", SET, "2")) == ErrorCode.INVALID_CONFIG

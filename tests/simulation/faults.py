@@ -60,7 +60,7 @@ class Faults:
             (2, self._cut_off_a_leader),
         ]
         if power:
-            kinds.append((3, self._cut_power))
+            kinds.append((12 if focus == "storage" else 3, self._cut_power))
         if not full_disks:
             kinds = [(weight, kind) for weight, kind in kinds if kind != self._full_disk]
         if focus == "raft":

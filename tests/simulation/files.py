@@ -19,7 +19,8 @@ def check_files(disk: SimulatedDisk) -> None:
     """Every segment of a node that was stopped: batches end to end, with right checksums, in the order of their offsets; indexes that
     point at batches, unless the machine once lost power: they are not synced, because whoever reads them checks them."""
     for path in disk.files():
-        if path.endswith(".log"):
+        # What was set aside is read by nobody any more; a power cut may tear it, and no start repairs it.
+        if path.endswith(".log") and "-stray/" not in path:
             _check_segment(disk, path)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from multiprocessing import get_context
 
@@ -35,9 +34,9 @@ def hunt(mutant: Mutant, seeds: int, brokers: int = BROKERS) -> tuple[int, str] 
 
 
 def _first_words(failure: str) -> str:
-    """The broken promise; of a machine that found one broken, what it said."""
-    found = re.search(r"""Violation\(['"](.*?)['"]\)""", failure)
-    told = found[1] if found else failure.splitlines()[0]
+    """The broken promise; of an exception that ended the run, what it said."""
+    lines = failure.splitlines()
+    told = lines[-1] if lines[0].startswith("Traceback") else lines[0]
     return told[:WIDTH].replace("|", "/")
 
 

@@ -40,7 +40,7 @@ class Plan:
         return cls(
             brokers=brokers,
             workloads=("plain", *extras),
-            power=chance.random() < 0.5,
+            power=chance.random() < 0.5 or focus == "storage",
             storm_seconds=chance.uniform(*STORM_SECONDS),
             focus=focus,
             skews_ms=tuple(chance.choice((0, 0, chance.randrange(-5_000, 5_000))) for _ in range(brokers)),

@@ -21,7 +21,7 @@ from ottla.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from ottla.protocol.messages.metadata_records import ClearElrRecord, ConfigRecord
+from ottla.protocol.messages.metadata_records import ClearElrRecord, ConfigRecord, PartitionChangeRecord
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 BROKER_LOGGER = 8
@@ -159,7 +159,25 @@ def _alter(state: ControllerState, kind: int, name: str, altered: Altered) -> li
     if MIN_INSYNC_REPLICAS in changed and kind in (TOPIC, BROKER) and state.image.eligible_leaders_enabled:
         # Who was eligible under the old minimum need not have everything under the new one.
         records.append(ClearElrRecord(topic_name=name if kind == TOPIC else ""))
+        records += _still_eligible(state, name if kind == TOPIC else None)
     return records
+
+
+def _still_eligible(state: ControllerState, topic_name: str | None) -> list[MetadataRecord]:
+    """Where nobody leads, nothing was committed since, whatever the minimum: who was eligible still has everything. To forget them, as
+    Kafka 4.3 does, would leave the partition without anybody who may ever lead it."""
+    return [
+        PartitionChangeRecord(
+            partition_id=index,
+            topic_id=topic.topic_id,
+            eligible_leader_replicas=list(partition.eligible_leaders),
+            last_known_elr=list(partition.last_known_eligible),
+        )
+        for topic in state.image.topics.values()
+        if topic_name in (None, topic.name)
+        for index, partition in topic.partitions.items()
+        if partition.eligible_leaders and not partition.isr
+    ]
 
 
 def _refuse_min_insync(broker: str, value: str | None) -> None:
