@@ -397,12 +397,13 @@ class Cluster:
         return info
 
     async def leader(self, topic: str, partition: int) -> int:
-        """The broker that leads a partition; raises the retriable LEADER_NOT_AVAILABLE while there is none."""
+        """The broker that leads a partition; raises the retriable LEADER_NOT_AVAILABLE while there is none, or none with an address: a
+        broker that lags behind may leave out the one of which a newer one has told."""
         info = await self.partition(topic, partition)
         if info.leader < 0 or info.leader not in self.view.brokers:
             await self.refresh({topic})
             info = await self.partition(topic, partition)
-        if info.leader < 0:
+        if info.leader < 0 or info.leader not in self.view.brokers:
             raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader now")
         return info.leader
 
