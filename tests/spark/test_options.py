@@ -6,7 +6,7 @@ import pytest
 
 from ottla.model.ids import TopicPartition
 from ottla.spark.options import EARLIEST, LATEST, OptionError, parse, parse_offsets
-from ottla.spark.planning import from_json, limited, split, to_json
+from ottla.spark.planning import from_json, grouped, limited, split, to_json
 from ottla.spark.ranges import OffsetRange
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -77,6 +77,16 @@ def test_ranges_are_cut_without_gap_or_overlap() -> None:
         assert offsets == list(range(row.start, row.end))
         assert all(piece.end - piece.start <= 300 for piece in pieces)
     assert len(cut) >= 8
+
+
+def test_small_neighbours_share_a_task_and_large_ranges_have_their_own() -> None:
+    sizes = [3_000, 7_000, 1, 500_000, 9_999, 1, 1]
+    ranges = [OffsetRange("a", number, 0, size) for number, size in enumerate(sizes)]
+    groups = grouped(ranges, None)
+    assert [[row.end for row in group] for group in groups] == [[3_000, 7_000], [1], [500_000], [9_999, 1], [1]]
+    assert [row for group in groups for row in group] == ranges
+    assert all(len(group) == 1 or sum(row.end for row in group) <= 2_000 for group in grouped(ranges, 2_000))
+    assert grouped([], None) == []
 
 
 def test_a_limited_batch_starves_no_partition() -> None:

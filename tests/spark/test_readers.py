@@ -149,7 +149,18 @@ def test_a_partition_that_appears_in_mid_stream_is_read_from_the_start_of_its_lo
         admin.delete_records({("grown", 1): 4})
     end = reader.latestOffset(begin, ReadAllAvailable())
     assert end == {"grown": {"0": 3, "1": 10}}
-    assert [part.range for part in reader.partitions(begin, end)] == [("grown", 1, 4, 10)]  # type: ignore[attr-defined]
+    assert [part.ranges for part in reader.partitions(begin, end)] == [(("grown", 1, 4, 10),)]  # type: ignore[attr-defined]
+
+
+def test_small_partitions_of_a_stream_are_read_by_one_task_unless_more_are_asked_for(broker: EmbeddedCluster) -> None:
+    fill(broker, "small", 30, 3)
+    begin, end = ({"small": {str(number): offset for number in range(3)}} for offset in (2, 10))
+    reader = StreamReader(options(broker, "small"))
+    [part] = reader.partitions(begin, end)
+    found = [(row["partition"], row["offset"]) for batch in reader.read(part) for row in batch.to_pylist()]
+    assert found == [(number, offset) for number in range(3) for offset in range(2, 10)]
+    assert len(StreamReader(options(broker, "small", minPartitions="3")).partitions(begin, end)) == 3
+    assert len(BatchReader(options(broker, "small")).partitions()) == 3
 
 
 def test_records_that_were_packed_well_are_unpacked_bit_by_bit(broker: EmbeddedCluster) -> None:

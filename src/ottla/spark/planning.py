@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Positions = dict[TopicPartition, int]
+SMALL_TASK_RECORDS = 10_000
 
 
 def ask(options: Options, question: Callable[[Admin], Awaitable[T]]) -> T:
@@ -170,6 +171,21 @@ def split(ranges: Iterable[OffsetRange], at_least: int | None, at_most_records: 
         cuts = [row.start + size * number // pieces for number in range(pieces + 1)]
         out += [OffsetRange(row.topic, row.partition, cuts[n], cuts[n + 1]) for n in range(pieces) if cuts[n] < cuts[n + 1]]
     return out
+
+
+def grouped(ranges: Iterable[OffsetRange], at_most_records: int | None) -> list[tuple[OffsetRange, ...]]:
+    """Neighbours that are small together, as one task: what Spark and two Python workers do for a task costs as much as thousands of
+    records, and a micro-batch often has fewer. The same ranges are grouped the same way, so a batch that is repeated has its tasks."""
+    groups: list[tuple[OffsetRange, ...]] = []
+    size, room = 0, min(SMALL_TASK_RECORDS, at_most_records or SMALL_TASK_RECORDS)
+    for row in ranges:
+        size += row.end - row.start
+        if groups and size <= room:
+            groups[-1] += (row,)
+        else:
+            groups.append((row,))
+            size = row.end - row.start
+    return groups
 
 
 def limited(start: Positions, end: Positions, limit: int) -> Positions:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import (
@@ -44,11 +45,11 @@ R = TypeVar("R", bound="Reading")
 
 
 class RangePartition(InputPartition):
-    """What one Spark task reads."""
+    """What one Spark task reads, one range after the other."""
 
-    def __init__(self, wanted: OffsetRange) -> None:
+    def __init__(self, *wanted: OffsetRange) -> None:
         super().__init__(wanted)
-        self.range = wanted
+        self.ranges = wanted
 
 
 class OttlaSource(DataSource):
@@ -130,6 +131,7 @@ class Reading:
     """What batch and stream have in common: the settings of an executor's fetches, and turning fetches into Arrow."""
 
     typed_schema: StructType | None = None  # of a query with value.format
+    is_stream = False
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -150,7 +152,8 @@ class Reading:
         settle()
         if not isinstance(partition, RangePartition):
             return iter(())  # Spark's stand-in when there is nothing to read
-        rows = batches(self.fetches(partition.range), partition.range, self.options.wants_headers)
+        headers = self.options.wants_headers
+        rows: Iterator[Any] = chain.from_iterable(batches(self.fetches(each), each, headers) for each in partition.ranges)
         if self.options.flag("latestPerKey", False):
             rows = latest_per_key(rows)
         if self.typed_schema is None:
@@ -163,7 +166,10 @@ class Reading:
         ranges = [OffsetRange(key.topic, key.partition, start[key], end[key]) for key in sorted(end) if key in start]
         if self.options.flag("latestPerKey", False):  # a key's records lie in one partition, and one task must see them all
             return [RangePartition(row) for row in ranges if row.start < row.end]
-        cut = planning.split(ranges, self.options.number("minPartitions"), self.options.number("maxRecordsPerPartition"))
+        at_least, at_most = self.options.number("minPartitions"), self.options.number("maxRecordsPerPartition")
+        cut = planning.split(ranges, at_least, at_most)
+        if at_least is None and self.is_stream:
+            return [RangePartition(*rows) for rows in planning.grouped(cut, at_most)]
         return [RangePartition(row) for row in cut]
 
 
@@ -236,6 +242,8 @@ class PushingReader(BatchReader):
 
 class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives on the driver's side for as long as the query runs; only `read` runs elsewhere."""
+
+    is_stream = True
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
