@@ -344,3 +344,17 @@ def test_unknown_order_is_not_hidden():
     assert not accumulator.is_out_of_order_passing(batch)
     with pytest.raises(KeyError):
         accumulator.acknowledge(Batch(P1, 0), 0, -1)
+
+
+def test_what_was_never_sent_waits_for_what_went_to_another_broker():
+    """Found by the simulator, seed 413: the leader moved while batches were under way, a later one reached the new leader first, which
+    knew nothing of the producer and took it, and the earlier ones, refused as out of order, were taken for written."""
+    accumulator = Accumulator(limits())
+    put(accumulator, bytes(900))
+    [first] = accumulator.drain([P0], ME, 20, route="old leader")
+    put(accumulator, bytes(900))
+    assert accumulator.drain([P0], ME, 40, route="new leader") == []
+    accumulator.retry(first, 40)
+    assert accumulator.drain([P0], ME, 40, route="new leader") == [first]
+    [second] = accumulator.drain([P0], ME, 60, route="new leader")
+    assert (first.sequence, second.sequence) == (0, 1)

@@ -106,7 +106,7 @@ class Batch:
 class _Queue:
     """One partition."""
 
-    __slots__ = ("identity", "in_flight", "last_acked", "next_sequence", "partition", "sent", "unresolved", "waiting")
+    __slots__ = ("identity", "in_flight", "last_acked", "next_sequence", "partition", "route", "sent", "unresolved", "waiting")
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
@@ -115,6 +115,7 @@ class _Queue:
         self.sent = 0  # of these, how many are under way
         self.identity = NO_IDENTITY
         self.next_sequence = 0
+        self.route: object = None  # the connection over which the last one went
         self.last_acked = -1
         self.unresolved = False
 
@@ -252,8 +253,19 @@ class Accumulator:
         """Partitions with a batch that may be sent now."""
         return (key for key, queue in self._active.items() if self._may_drain(queue, identity, now_ms))
 
-    def drain(self, partitions: list[TopicPartition], identity: Identity, now_ms: float, room: int | None = None) -> list[Batch]:
-        """One batch of each of these (ready) partitions, as many as fit into one request of `room` bytes; at least one."""
+    def drain(
+        self,
+        partitions: list[TopicPartition],
+        identity: Identity,
+        now_ms: float,
+        room: int | None = None,
+        route: object = None,
+    ) -> list[Batch]:
+        """One batch of each of these (ready) partitions, as many as fit into one request of `room` bytes; at least one.
+
+        `route` is the connection. What was never sent waits until all that went over another one is answered: a new leader that has
+        nothing of this producer yet takes any first sequence, and would refuse those before it as if they were old (Kafka's does, too).
+        """
         room = self._limits.max_request_size if room is None else room
         drained: list[Batch] = []
         for key in partitions:
@@ -261,12 +273,15 @@ class Accumulator:
             if not self._may_drain(queue, identity, now_ms):
                 continue
             batch = queue.waiting[0]
+            if queue.in_flight and queue.route is not route and not batch.has_sequence and identity.producer_id >= 0:
+                continue
             if drained and batch.size > room:
                 break
             room -= batch.size
             queue.waiting.popleft()
             if not queue.waiting:
                 self._active.pop(key, None)
+            queue.route = route
             self._send(queue, batch, identity)
             drained.append(batch)
         return drained

@@ -37,6 +37,7 @@ _DOUBTFUL = frozenset(
     {
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,  # it was the leader when it wrote it, and no longer when it should have said so
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.UNKNOWN_SERVER_ERROR,
         ErrorCode.KAFKA_STORAGE_ERROR,
@@ -160,7 +161,7 @@ class Sender:
             return
         limit = self._settings["max_in_flight_requests_per_connection"]
         while self._under_way.get(id(connection), 0) < limit and connection.is_open:
-            batches = self._accumulator.drain(partitions, self.identity, now)
+            batches = self._accumulator.drain(partitions, self.identity, now, route=connection)
             if not batches:
                 return
             # The first partition of the next request is another, so that none starves when requests are full.
@@ -265,7 +266,6 @@ class Sender:
         last = (batch.sequence + batch.count - 1) & SEQUENCE_MASK
         topic, number = batch.partition
         request = DescribeProducersRequest(topics=[DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[number])])
-        written = False
         try:
             reply = await self._cluster.ask(await self._cluster.leader(topic, number), request)
             states = [state for row in reply.topics for part in row.partitions for state in part.active_producers]
@@ -276,6 +276,8 @@ class Sender:
             )
         except (NetworkError, ApiError) as failure:
             log.info("settle_failed partition=%s error=%s", batch.partition, failure)
+            self._refused(batch, error, retriable=True)  # it is sent, refused and asked about again, until its time is up
+            return
         if written:
             self._accumulator.acknowledge(batch, -1, -1)
             self._finished(batch)
