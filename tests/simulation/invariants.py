@@ -100,7 +100,7 @@ class Invariants:
             self._journal.tell("leaderships", f"{text} from offset {replica.log.log_end_offset}, in sync {replica.state.isr}")
         elif self._in_sync.get(place) != replica.state.isr:
             self._journal.tell("in-sync changes", f"{replica.topic_partition}: in sync {replica.state.isr}")
-            self._newcomers_have_all(replica, place)
+            self._newcomers_have_all(node, replica, place)
         self._in_sync[place] = replica.state.isr
         former = self._leaders.setdefault((place, replica.leader_epoch), node.node_id)
         if former != node.node_id:
@@ -109,14 +109,14 @@ class Invariants:
         if node.node_id not in replica.state.isr:
             raise Violation("leader_in_the_in_sync_set", f"{replica.topic_partition}: {node.node_id} not in {replica.state.isr}")
 
-    def _newcomers_have_all(self, replica: Replica, place: Place) -> None:
+    def _newcomers_have_all(self, node: Node, replica: Replica, place: Place) -> None:
         """A leader may know less than is committed, right after its election; what counts is what anybody ever called committed. A
         leader that hears late of what was decided is not asked: the set may have changed again since."""
         newest = self._newest_state(place)
         if newest is None or newest.partition_epoch != replica.state.partition_epoch:
             return
         high_watermark = max(replica.log.high_watermark, self._committed_up_to.get(place, 0))
-        for member in set(replica.state.isr) - set(self._in_sync.get(place, ())) - self._cluster.weakened:
+        for member in set(replica.state.isr) - set(self._in_sync.get(place, ())) - self._cluster.weakened - {node.node_id}:
             end = self._ends.get((member, place), 0)
             if end < high_watermark:
                 text = f"{replica.topic_partition}: n{member} ends at {end}, committed is everything up to {high_watermark}"
