@@ -62,6 +62,7 @@ class LiveReplica:
         self.persisted: list[QuorumState] = []
         self.errors: list[BaseException] = []
         self._connections: dict[int, Any] = {}
+        self._turns: dict[int, asyncio.Lock] = {}
         self._tickets: dict[int, asyncio.Future[Any]] = {}
         self._serial = 0
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -168,6 +169,10 @@ class LiveReplica:
         task.add_done_callback(self._tasks.discard)
 
     async def _send(self, send: Send) -> None:
+        async with self._turns.setdefault(send.node_id, asyncio.Lock()):  # a connection is read by one at a time
+            await self._ask(send)
+
+    async def _ask(self, send: Send) -> None:
         try:
             if send.node_id not in self._connections:
                 self._connections[send.node_id] = await asyncio.open_connection(*send.address)

@@ -21,8 +21,11 @@ from tests.compatibility.wire import Wire, ask, free_port
 from tests.raft.live import LiveReplica
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
-PATIENT = Timing(election_timeout_ms=600_000, fetch_timeout_ms=600_000)  # votes and follows, never stands
-EAGER = Timing(election_timeout_ms=150, fetch_timeout_ms=300)
+NEVER_MS = 10**12
+PATIENT = Timing(  # votes and follows, never stands
+    election_timeout_ms=600_000, fetch_timeout_ms=600_000, early_election_spread_ms=NEVER_MS
+)
+EAGER = Timing(election_timeout_ms=150, fetch_timeout_ms=20_000)  # stands early, and leads on while a JVM starts
 LIMIT_S = 60.0
 
 
