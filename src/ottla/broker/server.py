@@ -50,6 +50,7 @@ class Later:
         """With `failure` there is none, and the connection must be closed. Whoever gave up is not told."""
         if not self.is_done:
             self.is_done, self.answer, self.failure = True, answer, failure
+            self.abandon = None  # else both would keep each other, and a megabyte of records, until garbage is looked for
             if self._told is not None:
                 self._told()
 
