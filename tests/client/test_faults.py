@@ -368,6 +368,16 @@ async def _leader(bootstrap: str, topic: str = "t") -> int:
         return found.partitions[0].leader
 
 
+async def _agreed(cluster: EmbeddedCluster, topic: str = "t", partitions: int = 3) -> None:
+    """Everybody knows who leads: one who led and has not heard yet would show a reader its own, older end, as in Kafka."""
+
+    async def is_each_led_by_one() -> bool:
+        leaders = [[node for node in cluster.nodes if node.leads(topic, number)] for number in range(partitions)]
+        return all(len(each) == 1 for each in leaders)
+
+    await eventually(is_each_led_by_one)
+
+
 async def _move_leaders(admin: Admin, topic: str) -> None:
     """Every partition of a topic to the next of its replicas, with everybody alive."""
     parts = (await admin.describe_topic(topic)).partitions
@@ -427,6 +437,7 @@ async def test_producer_leaves_a_leader_that_was_cut_off_from_its_cluster():
         cluster.heal()
         await sender.close()
         assert not sending.failed
+        await _agreed(cluster)
         sending.judge(await read_log(cluster.bootstrap, "t"))
 
 
@@ -451,6 +462,7 @@ async def test_paused_leader_is_left_for_its_successor_before_its_request_times_
             await cluster.wait(old.resume)
         await sender.close()
         assert not sending.failed
+        await _agreed(cluster)
         sending.judge(await read_log(cluster.bootstrap, "t"))
 
 

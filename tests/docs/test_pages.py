@@ -10,8 +10,9 @@ import pytest
 from tests.docs.runner import PageRun, blocks, expect
 
 ROOT = Path(__file__).resolve().parents[2]
-# These are prose about the code, and pages with tests of their own (test_tools.py, test_three_machines.py).
-NOT_RUN = {"SIMULATION.md", "ARCHITECTURE.md", "COMPATIBILITY.md", "API.md", "kafka-tools.md", "three-machines.md"}
+# These are prose about the code, figures, and pages with tests of their own (test_tools.py, test_three_machines.py).
+PROSE = {"SIMULATION.md", "ARCHITECTURE.md", "COMPATIBILITY.md", "BENCHMARKS.md", "API.md"}
+NOT_RUN = PROSE | {"kafka-tools.md", "three-machines.md"}
 ON_SPARK = {"spark.md", "pipelines.md"}
 PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name not in NOT_RUN)
 
