@@ -24,6 +24,12 @@ def test_topics_are_found_in_a_statement_by_name() -> None:
 def test_an_error_of_ours_is_told_in_our_words_and_one_of_sparks_in_its_first_line() -> None:
     ours = "[PYTHON_EXCEPTION] An exception…\nottla.spark.options.OptionError: there is no topic a at b:1\n SQLSTATE: 38000"
     assert sentence_of(Exception(ours)) == "there is no topic a at b:1"
+    raised = (
+        "\n  An exception was thrown from the Python worker. Please see the stack trace below.\nTraceback (most recent call last):\n"
+        '  File "/spark/worker.py", line 1, in main\n    process()\n    ^^^^^^^^^\n'
+        '  File "/p/places.py", line 11, in where\n    import nothing\nModuleNotFoundError: No module named nothing\n SQLSTATE: 38000\n'
+    )
+    assert sentence_of(Exception(raised)) == "ModuleNotFoundError: No module named nothing (/p/places.py, line 11, in where)"
     assert sentence_of(Exception("\n[PARSE] near 'selec'\n== SQL ==\nselec")) == "[PARSE] near 'selec'"
 
 

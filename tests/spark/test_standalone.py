@@ -14,9 +14,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import pyarrow.parquet as pq
 import pyspark
 
 from ottla import sync
+from ottla.spark.examples import write_out
+from tests.cli.processes import environment
 from tests.compatibility.node import OttlaNode
 from tests.compatibility.process import start, stop
 from tests.compatibility.wire import free_port, wait_until
@@ -26,6 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 HOME = Path(pyspark.__file__).parent
 START_LIMIT_S = 90
+RUN_LIMIT_S = 300
 
 
 @pytest.fixture(scope="module")
@@ -57,19 +61,62 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             stop(process)
 
 
+EXECUTORS = {
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.pyspark.python": sys.executable,
+    "spark.executorEnv.PYTHONPATH": "",
+}
+# A function of the user's, run by executors, that tells in a table which ottla they have.
+ASKING = """
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udf
+
+spark = SparkSession.active()
+
+
+@udf("string")
+def where(_: int) -> str:
+    import ottla
+    return ottla.__file__
+
+
+@dp.materialized_view
+def places() -> DataFrame:
+    return spark.range(4).select(where("id").alias("place"))
+"""
+
+
+def test_a_declared_pipeline_runs_on_a_cluster_and_takes_ottla_with_it(master: str, tmp_path: Path) -> None:
+    project = tmp_path / "route"
+    write_out("route", project)
+    (project / "transformations" / "places.py").write_text(ASKING)
+    conf = [word for name, text in EXECUTORS.items() for word in ("--conf", f"{name}={text}")]
+    with OttlaNode(tmp_path / "node") as node:
+        feed = [sys.executable, str(project / "feed.py"), node.bootstrap]
+        subprocess.run(feed, check=True, env=environment(), timeout=RUN_LIMIT_S, capture_output=True)
+        for _ in range(2):
+            run = [sys.executable, "-m", "ottla", "pipeline", "run", str(project), "--master", master, *conf]
+            done = subprocess.run(
+                [*run, "--bootstrap", node.bootstrap], env=environment(), timeout=RUN_LIMIT_S, capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+    files = list((project / "tables" / "places").glob("*.parquet"))
+    places = set(pq.read_table(files).column("place").to_pylist())
+    assert places, "nobody told"
+    assert all(place.endswith("ottla.zip/ottla/__init__.py") for place in places), places
+
+
 def test_a_pipeline_runs_on_a_cluster_with_ottla_shipped_and_speculation_writes_nothing_twice(
     master: str, tmp_path: Path
 ) -> None:
-    settings = {
-        "spark.executor.memory": "512m",
-        "spark.executor.cores": "1",
-        "spark.pyspark.python": sys.executable,
+    settings = EXECUTORS | {
         "spark.speculation": "true",
         "spark.speculation.interval": "50ms",
         "spark.speculation.multiplier": "1.01",
         "spark.speculation.quantile": "0.3",
         "spark.speculation.minTaskRuntime": "50ms",
-        "spark.executorEnv.PYTHONPATH": "",
     }
     with OttlaNode(tmp_path / "node") as node:
         run = Run(node, tmp_path, 0, records=4_000, source={"maxOffsetsPerTrigger": "2000"})

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.model.errors import OttlaError
-from ottla.spark.session import SMALL, check, connected, prepare_environment, said_to
+from ottla.spark.session import SMALL, check, connected, prepare_environment, said_to, ship
 
 SPECS = ("spark-pipeline.yml", "spark-pipeline.yaml")
 BOOTSTRAP = "spark.ottla.bootstrap"  # how a pipeline's definitions learn where the cluster is
@@ -132,9 +132,13 @@ def _session(project: Project, bootstrap: str, master: str, settings: Mapping[st
         "spark.sql.session.timeZone": "UTC",
     }
     fixed = {"spark.sql.connect.serverStacktrace.enabled": "false", BOOTSTRAP: bootstrap}
+    asked = defaults | dict(project.configuration) | dict(settings) | fixed
     with warnings.catch_warnings():  # Spark tells of each setting that it took at the start and cannot change now
         warnings.simplefilter("ignore")
-        return connected(master, defaults | dict(project.configuration) | dict(settings) | fixed)
+        spark = connected(master, asked)
+    if not is_local:
+        ship(spark)
+    return spark
 
 
 def execute(

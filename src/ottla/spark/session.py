@@ -73,6 +73,15 @@ def ship(spark: Any) -> str:
 
     The packages that ottla needs and that are not pure Python (numpy, pyarrow, crc32c, cramjam) must be in the Python of the
     executors: installed there, or sent along as an archive (`spark.archives`)."""
+    path = _packed()
+    if type(spark).__module__.startswith("pyspark.sql.connect"):  # such a session has no context
+        spark.addArtifacts(path, pyfile=True)
+    else:
+        spark.sparkContext.addPyFile(path)
+    return path
+
+
+def _packed() -> str:
     import ottla
     import pyspark_ottla
 
@@ -87,7 +96,6 @@ def ship(spark: Any) -> str:
                     if not name.endswith((".pyc", ".pyo")):
                         full = os.path.join(place, name)
                         archive.write(full, os.path.relpath(full, os.path.dirname(root)))
-    spark.sparkContext.addPyFile(path)
     return path
 
 

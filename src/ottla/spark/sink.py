@@ -61,9 +61,7 @@ def check_schema(schema: StructType, options: Options) -> None:
     if tables.is_table(schema):
         schema = tables.insertable(schema)
     for field in schema.fields:
-        if field.name not in _COLUMNS:
-            raise OptionError(f"column {field.name} cannot be written: a topic takes {', '.join(_COLUMNS)}")
-        if not isinstance(field.dataType, _COLUMNS[field.name]):
+        if field.name in _COLUMNS and not isinstance(field.dataType, _COLUMNS[field.name]):
             raise OptionError(f"column {field.name} has type {field.dataType.simpleString()}, which cannot be written")
     if "value" not in schema.names:
         raise OptionError("a column named value is needed: it is what a record holds")
@@ -86,6 +84,12 @@ def by_topic(batch: pa.RecordBatch, default: str | None) -> Iterator[tuple[str, 
         raise OptionError("a row has no topic: the column topic is null and there is no option topic")
     for name in pc.unique(names).to_pylist():
         yield name, rest.filter(pc.equal(names, name))
+
+
+def _columns_of_records(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Other columns are not written, as in the connector: so what a source gives (`offset`, `timestampType`) a sink takes."""
+    for batch in batches:
+        yield batch.select([name for name in batch.schema.names if name in _COLUMNS])
 
 
 async def send_all(producer: Producer, iterator: Iterator[pa.RecordBatch], default: str | None) -> int:
@@ -115,7 +119,7 @@ class Writing:
             from ottla.spark import typed
 
             return typed.WrittenRows(self.options, self.schema).records(iterator)
-        return tables.inserted(iterator) if tables.is_table(self.schema) else iterator
+        return tables.inserted(iterator) if tables.is_table(self.schema) else _columns_of_records(iterator)
 
     @property
     def settings(self) -> dict[str, Any]:

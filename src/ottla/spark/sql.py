@@ -14,6 +14,11 @@ from typing import Any
 from ottla.model.errors import OttlaError
 
 OURS = re.compile(r"ottla\.[\w.]+: (.+)")
+# What a user's function raised in a worker: where at last, and what.
+_THEIRS = re.compile(
+    r"Traceback \(most recent call last\):\n(?:.*\n)*?"
+    r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n(?:(?!\s+File ).*\n)*?(?P<what>\w.*)'
+)
 
 
 class StatementError(OttlaError):
@@ -118,9 +123,12 @@ def plainly(work: Callable[[], Any]) -> Any:
 
 
 def sentence_of(error: BaseException) -> str:
-    """Ours if it is one of ours; otherwise the first line of Spark's."""
+    """Ours if it is one of ours; what a user's function raised; otherwise the first line of Spark's."""
     text = str(error)
     found = OURS.search(text)
     if found is not None:
         return found[1].strip()
+    theirs = _THEIRS.search(text)
+    if theirs is not None:
+        return "{what} ({file}, line {line}, in {function})".format(**theirs.groupdict())
     return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
