@@ -7,6 +7,7 @@ import pytest
 
 from ottla import ApiError, Consumer, TopicPartition
 from ottla.client.errors import ClientClosed, ConcurrentUse, IllegalState, NoOffsetForPartition, SerializationFailed, SettingError
+from ottla.client.partitioner import partition_of
 from ottla.model.errors import ErrorCode
 from tests.client.waiting import poll_forever
 
@@ -275,3 +276,21 @@ async def test_arrow_batches_are_sent_and_read_back(producer, consumer, topic):
     for record in found[:50]:
         if record.key is not None:
             assert (await plain.send_and_wait(topic, b"", key=record.key)).partition == record.partition
+
+
+async def test_arrow_rows_without_a_partition_go_where_their_key_does(producer, consumer, topic):
+    pa = pytest.importorskip("pyarrow")
+    sender = await producer()
+    rows = [
+        {"key": b"%d" % number, "value": b"%d" % number, "partition": number % 3 if number % 2 else None} for number in range(60)
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, pa.schema([("key", pa.binary()), ("value", pa.binary()), ("partition", pa.int32())]))
+    await sender.send_arrow(topic, batch)
+    await sender.flush()
+    reader = await consumer()
+    reader.assign([(topic, number) for number in range(3)])
+    for record in await take(reader, 60):
+        asked = rows[int(record.value)]["partition"]
+        assert record.partition == (partition_of(record.key, 3) if asked is None else asked)
+    with pytest.raises(SerializationFailed, match="outside 0 to 2"):
+        await sender.send_arrow(topic, batch.set_column(2, "partition", pa.array([3] + [None] * 59, pa.int32())))

@@ -59,11 +59,16 @@ def _by_partition(
     """The rows in the order of their partitions, and (partition, start, stop) for each partition that has some."""
     if partition is not None:
         return batch, [(partition, 0, batch.num_rows)]
-    if "partition" in names:
-        numbers = np.asarray(batch.column("partition").cast(pa.int32()))
-        if len(numbers) and not (int(numbers.min()) >= 0 and int(numbers.max()) < partitions):
+    by_key = "key" in names and batch.column("key").null_count < batch.num_rows and not settings["partitioner_ignore_keys"]
+    if "partition" in names and batch.column("partition").null_count < batch.num_rows:
+        asked = batch.column("partition").cast(pa.int32())
+        numbers = np.asarray(asked.fill_null(0))
+        if not 0 <= numbers.min() <= numbers.max() < partitions:
             raise SerializationFailed(f"the partition column holds numbers outside 0 to {partitions - 1}")
-    elif "key" in names and batch.column("key").null_count < batch.num_rows and not settings["partitioner_ignore_keys"]:
+        if asked.null_count:  # such a row goes where it would without the column
+            others = _hashes(batch.column("key"), partitions, sticky) if by_key else sticky
+            numbers = np.where(np.asarray(asked.is_null()), others, numbers)
+    elif by_key:
         numbers = _hashes(batch.column("key"), partitions, sticky)
     else:
         return batch, [(sticky, 0, batch.num_rows)]
