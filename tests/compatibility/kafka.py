@@ -75,7 +75,7 @@ def run_tool(
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=limit_s, check=False)
 
 
-class KafkaPeer:
+class KafkaPeer(process.Running):
     """A cluster of Apache Kafka nodes in one folder. Nodes are named by their ids, which begin at `first_id`."""
 
     name = "kafka"
@@ -178,13 +178,3 @@ class KafkaPeer:
                 running.terminate()
         for running in self.processes.values():
             process.stop(running)
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.stop()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()

@@ -24,7 +24,7 @@ FIRST_OTTLA_ID = 11
 _SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 
-class MixedCluster:
+class MixedCluster(process.Running):
     def __init__(self, folder: Path, *, java_brokers: int, ottla_brokers: int, ottla_controls: bool = False) -> None:
         self.folder = folder
         self.ottla_controls = ottla_controls
@@ -148,13 +148,3 @@ class MixedCluster:
         for node_id in [*self.broker_ids, CONTROLLER_ID]:
             if node_id in self.processes:
                 process.stop(self.processes[node_id])
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.stop()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()

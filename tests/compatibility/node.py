@@ -15,7 +15,7 @@ from tests.compatibility.wire import address_of, free_port, serves, wait_until
 START_LIMIT_S = 60.0
 
 
-class OttlaNode:
+class OttlaNode(process.Running):
     """One node on a port that stays the same over restarts, so that clients find it again."""
 
     name = "ottla"
@@ -85,9 +85,3 @@ class OttlaNode:
 
     def stop(self) -> int:
         return process.stop(self.process) if self.process is not None else 0
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()

@@ -8,11 +8,31 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 STOP_LIMIT_S = 20.0
 _PR_SET_PDEATHSIG = 1
+
+
+class Running:
+    """Processes that run for as long as a `with` does."""
+
+    def start(self) -> Self:
+        raise NotImplementedError
+
+    def stop(self) -> object:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 def _die_with_parent() -> None:
