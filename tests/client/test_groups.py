@@ -7,6 +7,7 @@ import pytest
 
 from ottla import ApiError, Consumer, RebalanceListener
 from ottla.client.errors import WaitTimedOut
+from ottla.client.membership import Phase
 from ottla.model.errors import ErrorCode
 from tests.client.waiting import eventually, poll_forever
 
@@ -280,9 +281,30 @@ async def test_commit_of_a_member_that_was_thrown_out_is_refused(consumer, admin
     with pytest.raises(ApiError) as caught:
         await reader.commit()
     assert caught.value.code is ErrorCode.UNKNOWN_MEMBER_ID
+    async with polling(reader):
+        await eventually(reader.commit, lambda _: True)  # once it is a member again
+
+
+async def test_a_member_that_knows_it_was_thrown_out_commits_nothing_in_nobodys_name(consumer, admin, producer, topic, name):
+    """An empty group takes the commits of those who are no members, so what such a one has read must not be sent as theirs."""
+    sender = await producer(transactional_id=name)
+    await sender.init_transactions()
+    async with sender.transaction():
+        await sender.send(topic, b"x", partition=0)
+    reader = await consumer(group_id=name, enable_auto_commit=False, auto_offset_reset="earliest", **settings("classic"))
+    reader.subscribe([topic])
     async with polling(reader) as run:
-        await until(lambda: len(run.owned) == 3)
-        await reader.commit()
+        await until(lambda: len(run.owned) == 3 and run.records)
+    await admin.remove_members(name, member_ids=[reader.group_metadata().member_id])
+    await until(lambda: reader._coordination.member.phase is Phase.OUT)
+    with pytest.raises(ApiError) as caught:
+        await reader.commit({(topic, 0): 7})
+    assert caught.value.code is ErrorCode.UNKNOWN_MEMBER_ID
+    await sender.begin_transaction()
+    with pytest.raises(ApiError):
+        await sender.send_offsets_to_transaction({(topic, 0): 7}, reader.group_metadata())
+    await sender.abort_transaction()
+    assert not await admin.group_offsets(name)
 
 
 async def test_position_that_cannot_be_known_is_not_waited_for_for_ever(consumer, topic):

@@ -496,7 +496,7 @@ class Consumer(Client):
         member = self._member()
         if member is None:
             return GroupMetadata(self._offsets.group_id)
-        return GroupMetadata(self._offsets.group_id, member.generation, member.member_id, self._settings["group_instance_id"])
+        return GroupMetadata(self._offsets.group_id, *member.known_as, self._settings["group_instance_id"])
 
 
 def _assignors(settings: ConsumerSettings) -> list[Assignor]:

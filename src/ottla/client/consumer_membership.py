@@ -67,6 +67,11 @@ class ConsumerMember:
 
     # From the application ----------------------------------------------------------------------------------------------
 
+    @property
+    def known_as(self) -> tuple[int, str]:
+        """As whom it commits: its name it never loses."""
+        return self.generation, self.member_id
+
     def subscribe(self, topics: Collection[str], regex: str | None = None) -> None:
         self._topics, self._regex = tuple(sorted(topics)), regex
         self._hurry = True

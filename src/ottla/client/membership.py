@@ -145,6 +145,9 @@ class ClassicMember:
         self.phase = Phase.OUT
         self.member_id = ""
         self.generation = NO_GENERATION
+        # As whom it commits. This outlives a membership: an empty group takes the commits of those who never were members, and
+        # what was read as one must be refused instead.
+        self.known_as = (NO_GENERATION, "")
         self.protocol: str | None = None
         self.owned: Partitions = frozenset()
         self.pending: Duty | None = None
@@ -347,6 +350,7 @@ class ClassicMember:
             self._refused(code, now_ms)
             return
         self.member_id, self.generation = reply.member_id, reply.generation_id
+        self.known_as = (self.generation, self.member_id)
         self.protocol = reply.protocol_name
         self._last_beat = now_ms
         self.is_leader = reply.leader == reply.member_id

@@ -150,10 +150,11 @@ class Offsets(TopicsAdmin, GroupsAdmin):
                 for offset in (offsets[TopicPartition(topic, number)],)
             ]
             topics.append(kind(name=topic, topic_id=ids.get(topic, NO_ID), partitions=rows))
+        generation, member_id = (-1, "") if member is None else member.known_as
         return OffsetCommitRequest(
             group_id=self.group_id,
-            generation_id_or_member_epoch=member.generation if member is not None else -1,
-            member_id=member.member_id if member is not None else "",
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
             group_instance_id=self._settings["group_instance_id"] if member is not None else None,
             topics=topics,
         )
