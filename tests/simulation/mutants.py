@@ -273,7 +273,7 @@ MUTANTS = (
     Mutant("unsynced-vote", "the quorum's state is not synced", ((metadata_log.MetadataLog, "persist", _unsynced_state),), "raft"),
     Mutant("unflushed-commit", "the metadata leader counts itself before it has flushed", ((leading, "commit", _commits_the_unflushed),), "raft"),
     Mutant("zombie-controller", "a controller goes on after it has lost the quorum", ((ActiveController, "close", _close_and_go_on), (quorum.Quorum, "_append_records", _append_without_leading)), "raft"),
-    Mutant("leads-from-memory", "a broker takes its old roles before it has registered again", ((Lifecycle, "register", _register_without_waiting),), "storage"),
+    Mutant("leads-from-memory", "a broker takes its old roles before it has registered again", ((Lifecycle, "register", _register_without_waiting),), "raft"),
     Mutant("empty-epochs-stay", "an epoch without a record is not cut", ((LeaderEpochs, "truncate_end", _keeps_empty_epochs),)),
     Mutant("no-duplicate-check", "a batch that is sent again is appended again", ((Staging, "_check_duplicate", _nothing), (Staging, "_check_sequence", _nothing))),
     Mutant("producers-forgotten", "producers' sequences are forgotten at a restart", ((ProducerStates, "load", _forgets_producers),)),
