@@ -127,8 +127,9 @@ class LiveReplica:
             self._append(batch)
 
     def propose(self, *records: MetadataRecord) -> None:
-        first = self.machine.log.end_offset
-        rows = [Record(first + index, _wall_ms(), None, frames.encode(row, 30)) for index, row in enumerate(records)]
+        first, now_ms = self.machine.log.end_offset, _wall_ms()
+        # Records of one batch have one timestamp: Kafka's controllers end themselves at any other.
+        rows = [Record(first + index, now_ms, None, frames.encode(row, 30)) for index, row in enumerate(records)]
         self._append(build_batch(rows, leader_epoch=self.machine.epoch))
 
     def _append(self, data: bytes) -> None:
