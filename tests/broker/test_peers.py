@@ -7,11 +7,12 @@ import socket
 
 from ottla.broker.peers import is_gone
 from ottla.host.network import RealNetwork
+from tests.compatibility.wire import free_port
 
 
 def listening() -> socket.socket:
     made = socket.socket()
-    made.bind(("127.0.0.1", 0))
+    made.bind(("127.0.0.1", free_port()))
     made.listen()
     made.setblocking(False)
     return made

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ottla.embedded.properties import free_ports
 from tests.cli.processes import LIMIT_S, ottla, running
 
 
@@ -97,9 +98,7 @@ def test_a_read_only_folder_is_one_sentence(tmp_path: Path) -> None:
 
 
 def properties(tmp_path: Path, **more: str) -> Path:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        controller = free.getsockname()[1]
+    (controller,) = free_ports(1)
     lines = {
         "process.roles": "broker,controller",
         "node.id": "7",

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Self
 
+from ottla.embedded.properties import free_ports
 from ottla.protocol.apis import APIS
 from ottla.protocol.codec import decode
 from ottla.protocol.framing import API_VERSIONS_KEY, request_frame, response_body_start
@@ -94,10 +95,8 @@ def address_of(bootstrap: str) -> tuple[str, int]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    (port,) = free_ports(1)
+    return port
 
 
 def wait_until(

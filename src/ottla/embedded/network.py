@@ -15,6 +15,9 @@ from typing import cast
 
 from ottla.host.network import Listener, Network, ProtocolFactory
 
+# The port of the node that made a connection, and the one it was made to. The first alone is not enough: the kernel gives the same
+# one to connections that lead to different places.
+Ports = tuple[int, int]
 RETRY_S = 0.02  # how often a connection that gets no answer looks whether the cut was mended
 
 
@@ -48,10 +51,8 @@ class Switchboard:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     listening: dict[int, int] = field(default_factory=dict)  # port → node
-    dialled: dict[int, int] = field(default_factory=dict)  # local port of a connection → node that made it
-    accepted: dict[int, End] = field(
-        default_factory=dict
-    )  # the same port → the end that took it; its peer is -1 until it is known
+    dialled: dict[Ports, int] = field(default_factory=dict)  # → the node that made the connection
+    accepted: dict[Ports, End] = field(default_factory=dict)  # → the end that took it; its peer is -1 until it is known
     cuts: set[frozenset[int]] = field(default_factory=set)
     ends: set[End] = field(default_factory=set)
 
@@ -72,11 +73,11 @@ class Switchboard:
         for end in held:
             end.release()
 
-    def add_dialled(self, end: End, port: int) -> None:
+    def add_dialled(self, end: End, ports: Ports) -> None:
         with self.lock:
-            self.dialled[port] = end.node
+            self.dialled[ports] = end.node
             self.ends.add(end)
-            taken = self.accepted.get(port)
+            taken = self.accepted.get(ports)
             if taken is not None:
                 taken.peer = end.node
                 self.ends.add(taken)
@@ -86,21 +87,21 @@ class Switchboard:
             if taken is not None:
                 taken.hold()
 
-    def add_accepted(self, end: End, port: int) -> None:
+    def add_accepted(self, end: End, ports: Ports) -> None:
         """A client's connection never gets a peer and is never cut. A node's may be taken before its maker has noted it."""
         with self.lock:
-            self.accepted[port] = end
-            end.peer = self.dialled.get(port, -1)
+            self.accepted[ports] = end
+            end.peer = self.dialled.get(ports, -1)
             cut = end.peer >= 0 and self.is_cut(end.node, end.peer)
             if end.peer >= 0:
                 self.ends.add(end)
         if cut:
             end.hold()
 
-    def remove(self, end: End, port: int, was_dialled: bool) -> None:
+    def remove(self, end: End, ports: Ports, was_dialled: bool) -> None:
         with self.lock:
             self.ends.discard(end)
-            (self.dialled if was_dialled else self.accepted).pop(port, None)
+            (self.dialled if was_dialled else self.accepted).pop(ports, None)
 
 
 class NodeNetwork:
@@ -135,21 +136,22 @@ class NodeNetwork:
     def _watched(self, protocol: asyncio.BaseProtocol, peer: int | None) -> asyncio.BaseProtocol:
         """`protocol` itself, with its coming and going noted: a wrapper between it and the transport would cost every byte."""
         made, lost = protocol.connection_made, protocol.connection_lost
-        noted: list[tuple[End, int]] = []
+        noted: list[tuple[End, Ports]] = []
         board = self._switchboard
 
         def connection_made(made_with: asyncio.BaseTransport) -> None:
             transport = cast(asyncio.Transport, made_with)  # uvloop's own is no subclass
             made(transport)
             end = End(self._node, -1 if peer is None else peer, asyncio.get_running_loop(), transport)
-            port = _port(transport, "peername" if peer is None else "sockname")
-            noted.append((end, port))
+            names = ("peername", "sockname") if peer is None else ("sockname", "peername")
+            ports = (_port(transport, names[0]), _port(transport, names[1]))
+            noted.append((end, ports))
             self._transports.add(transport)
-            (board.add_accepted if peer is None else board.add_dialled)(end, port)
+            (board.add_accepted if peer is None else board.add_dialled)(end, ports)
 
         def connection_lost(error: Exception | None) -> None:
-            for end, port in noted:
-                board.remove(end, port, peer is not None)
+            for end, ports in noted:
+                board.remove(end, ports, peer is not None)
                 self._transports.discard(end.transport)
             lost(error)
 

@@ -6,12 +6,16 @@ lowered where a cluster of one to three nodes would otherwise refuse to work (co
 
 from __future__ import annotations
 
+import errno
+import secrets
 import socket
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 HOST = "127.0.0.1"
+# Outgoing connections and listeners on port 0 get theirs from 32,768 upward on Linux, from 49,152 on macOS and Windows.
+NEVER_LENT = range(10_000, 32_768)
 
 
 class NodePlan(NamedTuple):
@@ -24,19 +28,31 @@ class NodePlan(NamedTuple):
     directory: str
 
 
-def free_ports(count: int, host: str = HOST) -> list[int]:
-    """Ports that nobody listens on now. They are held together, so that they differ, and let go before use."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)) for _ in range(count)]
-        for each in sockets:
-            each.bind((host, 0))
-        return [each.getsockname()[1] for each in sockets]
+def free_ports(count: int, host: str = HOST, *, but_not: Collection[int] = ()) -> list[int]:
+    """Ports that nobody listens on now. They are let go before use, and may be left and taken again when a node restarts:
+    so they are none that systems lend to whoever asks for any port."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    start = secrets.randbelow(len(NEVER_LENT))
+    found: list[int] = []
+    for port in chain(NEVER_LENT[start:], NEVER_LENT[:start]):
+        with socket.socket(family) as probe:
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                if port not in but_not:
+                    found.append(port)
+        if len(found) == count:
+            return found
+    raise OSError(errno.EADDRINUSE, f"{count} ports are not free on {host}")
 
 
 def plan(brokers: int, directory: str, *, host: str = HOST, port: int = 0) -> list[NodePlan]:
     """A cluster of `brokers` nodes in `directory`. With a port given, nodes listen on it and on those that follow."""
     clients = [port + number for number in range(brokers)] if port else free_ports(brokers, host)
-    controllers = free_ports(brokers)
+    controllers = free_ports(brokers, but_not=clients)
     return [
         NodePlan(node_id, host, client, controller, f"{directory}/node-{node_id}")
         for node_id, client, controller in zip(range(1, brokers + 1), clients, controllers, strict=True)
