@@ -43,7 +43,7 @@ async def test_parts_and_file_ranges_arrive_whole_and_in_order(
     ours, theirs = pair
     content = bytes(index % 251 for index in range(300_000))
     file = RealDisk().open(str(tmp_path / "segment"), create=True)
-    file.append([content])
+    file.append(content)
     drained = asyncio.Event()
     sender = SocketSender(ours.fileno(), Peer(), drained.set)
     sender.send([b"head", FileRange(file, 1000, 200_000), b"small", FileRange(file, 5, 10), b"tail"])
@@ -59,7 +59,7 @@ async def test_a_deleted_file_is_still_sent(pair: tuple[socket.socket, socket.so
     ours, theirs = pair
     disk, path = RealDisk(), str(tmp_path / "segment")
     file = disk.open(path, create=True)
-    file.append([b"x" * 100_000])
+    file.append(b"x" * 100_000)
     part = FileRange(file, 0, 100_000)
     del file
     disk.remove(path)

@@ -11,6 +11,7 @@ import pytest
 
 from ottla.broker.server import MAX_WAITING_REQUESTS, Connection, Exchange, Later, Server
 from ottla.model.errors import ProtocolError
+from tests.feeding import feed
 
 
 class Wire(asyncio.Transport):
@@ -75,12 +76,7 @@ class Ends:
         self.send_bytes(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
 
     def send_bytes(self, data: bytes) -> None:
-        while data:
-            room = self.connection.get_buffer(-1)
-            size = min(len(room), len(data))
-            room[:size] = data[:size]
-            self.connection.buffer_updated(size)
-            data = data[size:]
+        feed(self.connection, data)
 
     def answer(self, name: bytes) -> None:
         self.script.later[name].give([name])

@@ -15,6 +15,7 @@ from typing import Any
 from ottla.client.cluster import real_world
 from ottla.host import World
 from ottla.host.network import Listener, Network, ProtocolFactory, RealNetwork
+from tests.feeding import feed
 
 
 class Chaos(Network):
@@ -64,17 +65,17 @@ class _Tap(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         chaos = self._chaos
         if chaos.random.random() < chaos.cut_read:
-            self._inner.data_received(data[: chaos.random.randrange(len(data))])
+            feed(self._inner, data[: chaos.random.randrange(len(data))])
             self.cut()
         elif chaos.delay_ms:
             loop = asyncio.get_running_loop()
             loop.call_later(chaos.delay_ms / 1000, self._deliver, data)
         else:
-            self._inner.data_received(data)
+            feed(self._inner, data)
 
     def _deliver(self, data: bytes) -> None:
         if self in self._chaos.connections:
-            self._inner.data_received(data)
+            feed(self._inner, data)
 
     def write(self, data: bytes) -> None:
         chaos = self._chaos

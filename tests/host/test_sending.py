@@ -66,7 +66,7 @@ async def connected(make: Any) -> tuple[Writer, Reader]:
 def parts_of(folder: Path) -> tuple[list[Part], bytes]:
     file = RealDisk().open(f"{folder}/log", create=True)
     content = bytes(range(256)) * (LARGE // 256)
-    file.append([content])
+    file.append(content)
     small = READ_INSTEAD_OF_SENDFILE // 2
     ranges = [(0, small), (10, LARGE - 10), (LARGE - small, small), (5, 3 * READ_INSTEAD_OF_SENDFILE)]
     parts: list[Part] = []

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ottla.model.errors import ProtocolError
 from ottla.protocol.codec import MAX_STRUCTS, decode, encode
-from ottla.protocol.framing import Frames, read_request_head, request_frame, response_body_start, skip_tags
+from ottla.protocol.framing import Frames, FrameSizeError, read_request_head, request_frame, response_body_start, skip_tags
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import ProduceResponse
@@ -24,6 +24,7 @@ from ottla.protocol.schema import Message
 from tests.protocol.strategies import all_messages, at_version, values
 
 LIMIT = 1000
+KIB = 1024
 MESSAGES = {message.__name__: message for message in all_messages()}
 HUGE_LENGTHS = [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\x0f", b"\x80\x00\x00\x00", b"\x7f\xff", b"\xfe"]
 quick = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -136,8 +137,24 @@ def test_the_frame_reader_refuses_or_cuts_random_bytes(pieces: list[bytes]) -> N
 @pytest.mark.parametrize("size", [-1, -(2**31), LIMIT + 1, 2**31 - 1])
 @pytest.mark.parametrize("rest", [b"", b"x", b"x" * 2000])
 def test_a_frame_size_that_is_negative_or_over_the_limit_is_refused(size: int, rest: bytes) -> None:
-    with pytest.raises(ProtocolError):
+    with pytest.raises(FrameSizeError) as refused:
         Frames(LIMIT).feed(struct.pack(">i", size) + rest)
+    assert refused.value.start == (struct.pack(">i", size) + rest)[:64]
+
+
+@pytest.mark.parametrize(("belief", "rooms"), [(8, [70, 560, 384]), (1024, [1014])])
+def test_a_large_frame_is_received_where_it_stays_as_far_as_its_size_is_believed(belief: int, rooms: list[int]) -> None:
+    content = bytes(range(256)) * (4 * KIB)
+    arrived = 10 * KIB
+    reader = Frames(len(content), bytearray(16 * KIB), belief)
+    frames, seen = reader.feed(struct.pack(">i", len(content)) + content[:arrived]), []
+    while not frames:
+        room = reader.room()
+        seen.append(len(room) // KIB)
+        room[:] = content[arrived : arrived + len(room)]
+        arrived += len(room)
+        frames = reader.filled(len(room))
+    assert (frames, seen) == ([content], rooms)
 
 
 def _read_head(frame: bytes) -> None:

@@ -16,7 +16,7 @@ import errno
 import os
 import posixpath
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,8 +113,8 @@ class SimulatedFile:
     def size(self) -> int:
         return len(self._inode.content)
 
-    def append(self, parts: Sequence[Bytes]) -> None:
-        data = b"".join(parts)
+    def append(self, content: Bytes) -> None:
+        data = bytes(content)
         if not self._alive():
             return
         self._disk.charge(len(data), self._path)
@@ -265,7 +265,7 @@ class SimulatedDisk:
     def replace(self, path: str, content: bytes, *, sync: bool = True) -> None:
         temporary = self.open(path + ".tmp", create=True)
         temporary.truncate(0)
-        temporary.append([content])
+        temporary.append(content)
         if sync:
             temporary.sync()
         self.rename(path + ".tmp", path)

@@ -27,11 +27,11 @@ def disk_of(seed: int) -> SimulatedDisk:
 def test_what_was_synced_survives_and_the_rest_is_a_prefix_or_torn(seed: int) -> None:
     disk = disk_of(seed)
     file = disk.open("/data/log", create=True)
-    file.append([b"synced " * 100])
+    file.append(b"synced " * 100)
     file.sync()
     pieces = [bytes([65 + index]) * 1000 for index in range(5)]
     for piece in pieces:
-        file.append([piece])
+        file.append(piece)
     disk.cut_power()
     content = disk.read_all("/data/log")
     assert content.startswith(b"synced " * 100)
@@ -46,7 +46,7 @@ def test_over_many_seeds_all_kinds_of_loss_occur() -> None:
     for seed in range(200):
         disk = disk_of(seed)
         file = disk.open("/data/log", create=True)
-        file.append([b"x" * 2000])
+        file.append(b"x" * 2000)
         disk.cut_power()
         names.add(disk.exists("/data/log"))
         if disk.exists("/data/log"):
@@ -73,11 +73,11 @@ def test_a_kill_loses_nothing_but_a_dead_process_writes_no_more() -> None:
     disk = disk_of(1)
     file = disk.open("/data/log", create=True)
     lock = disk.lock("/data/.lock")
-    file.append([b"abc"])
+    file.append(b"abc")
     with pytest.raises(BlockingIOError):
         disk.lock("/data/.lock")
     disk.end_era()
-    file.append([b"from the grave"])
+    file.append(b"from the grave")
     assert disk.read_all("/data/log") == b"abc"
     disk.lock("/data/.lock")
     lock.release()
@@ -87,9 +87,9 @@ def test_faults_raise_what_the_real_disk_would() -> None:
     disk = disk_of(1)
     file = disk.open("/data/log", create=True)
     disk.capacity = 10
-    file.append([b"12345"])
+    file.append(b"12345")
     with pytest.raises(OSError) as caught:
-        file.append([b"678901"])
+        file.append(b"678901")
     assert caught.value.errno == errno.ENOSPC
     assert file.size == 5
     disk.sync_errors = 1
@@ -106,7 +106,7 @@ Step = Callable[[Disk, str], object]
 names = st.sampled_from(["a", "b", "sub/a", "sub/deep/c"])
 steps: st.SearchStrategy[tuple[str, Step]] = st.one_of(
     st.builds(
-        lambda n, d: (f"append {n}", lambda disk, root: disk.open(f"{root}/{n}", create=True).append([d, b"!"])),
+        lambda n, d: (f"append {n}", lambda disk, root: disk.open(f"{root}/{n}", create=True).append(d + b"!")),
         names,
         st.binary(max_size=9),
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from ottla.host.disk import Bytes, File
 
@@ -24,8 +24,7 @@ class MemoryFile:
     def size(self) -> int:
         return len(self._inode.content)
 
-    def append(self, parts: Sequence[Bytes]) -> None:
-        content = b"".join(bytes(part) for part in parts)
+    def append(self, content: Bytes) -> None:
         self._disk.spend(len(content))
         self._inode.content += content
 

@@ -194,7 +194,7 @@ class MetadataLog:
             self._incoming = self._world.disk.open(path + ".part", create=True)
             self._incoming.truncate(0)
         assert self._incoming is not None
-        self._incoming.append([data])
+        self._incoming.append(data)
         if is_last:
             self._incoming.sync()
             self._incoming.close()

@@ -35,7 +35,7 @@ from ottla.host.network import NameNotFound, Network
 from ottla.model.errors import ApiError, ErrorCode, OttlaError, ProtocolError
 from ottla.protocol.apis import APIS
 from ottla.protocol.codec import decode
-from ottla.protocol.framing import API_VERSIONS_KEY, request_frame, skip_tags
+from ottla.protocol.framing import API_VERSIONS_KEY, Frames, FrameSizeError, request_frame, skip_tags
 from ottla.protocol.messages.versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.schema import Message, Versions
 
@@ -44,6 +44,8 @@ SOFTWARE_VERSION = "0.1.0"
 DEFAULT_MAX_FRAME = 512 << 20
 DEFAULT_MAX_IN_FLIGHT = 1000
 SETUP_MAX_FRAME = 1 << 20  # a list of versions is a few kilobytes; a TLS alert taken for a length is some 350 MB
+SCRATCH_SIZE = 1 << 16  # for small answers; the rest of a large one is received where it stays
+BELIEF = 1024  # in a broker that was chosen, more than in whoever connects: so an answer of megabytes is hardly ever copied
 # Line ends in the first correlation id make a web server answer its complaint at once instead of waiting for more.
 FIRST_CORRELATION_ID = 0x0D0A0D0A
 LAST_CORRELATION_ID = 0x7FFFFFFF
@@ -111,7 +113,7 @@ def _explain(error: OSError, connection: Connection) -> NetworkError:
     return ConnectionLost(f"{where}: {error}")
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """Made by `connect`. `versions` and `features` are what the peer told about itself."""
 
     def __init__(self, host: str, port: int, options: ConnectionOptions) -> None:
@@ -131,10 +133,7 @@ class Connection(asyncio.Protocol):
         self._next_id = FIRST_CORRELATION_ID
         self._closed: NetworkError | None = None
         self._chosen: dict[type[Message], int] = {}
-        self._chunks: list[bytes] = []
-        self._buffered = 0
-        self._wanted = 4
-        self._max_frame = SETUP_MAX_FRAME
+        self._frames = Frames(SETUP_MAX_FRAME, bytearray(SCRATCH_SIZE), BELIEF)
 
     @property
     def address(self) -> str:
@@ -238,45 +237,28 @@ class Connection(asyncio.Protocol):
         self.versions = {row.api_key: Versions(row.min_version, row.max_version) for row in reply.api_keys}
         self.features = {row.name: row.max_version_level for row in reply.finalized_features}
         self.features_epoch = reply.finalized_features_epoch
-        self._max_frame = self.options.max_frame
+        self._frames.limit = self.options.max_frame
 
-    # asyncio.Protocol --------------------------------------------------------------------------------------------------
+    # asyncio.BufferedProtocol ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
 
-    def data_received(self, data: bytes) -> None:
-        """Cut frames out of the stream. A large answer is gathered as chunks and joined once."""
-        self._chunks.append(data)
-        self._buffered += len(data)
-        if self._buffered < self._wanted:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._frames.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            frames = self._frames.filled(nbytes)
+        except FrameSizeError as error:
+            self._fail(self._unreadable(error.start))
             return
-        if len(self._chunks) > 1:
-            data = b"".join(self._chunks)
-        rest = self._take_frames(data)
-        self._chunks = [rest] if rest else []
-        self._buffered = len(rest)
+        for frame in frames:
+            if self._closed is None:
+                self._answer(frame)
 
-    def _take_frames(self, data: bytes) -> bytes:
-        """Hand out the whole frames of `data`; returns what is left and notes how many bytes make the next frame whole."""
-        position, end = 0, len(data)
-        self._wanted = 4
-        while end - position >= 4 and self._closed is None:
-            size = _INT32.unpack_from(data, position)[0]
-            if size < 4 or size > self._max_frame:
-                self._fail(self._unreadable(data[position : position + 64]))
-                return b""
-            after = position + 4 + size
-            if after > end:
-                self._wanted = 4 + size
-                break
-            self._answer(data if after == end else data[:after], position + 4)
-            position = after
-        return data[position:] if self._closed is None else b""
-
-    def _answer(self, frame: bytes, position: int) -> None:
-        """An answer reaches from `position` to the end of `frame`."""
-        correlation_id = _INT32.unpack_from(frame, position)[0]
+    def _answer(self, frame: bytearray) -> None:
+        correlation_id = _INT32.unpack_from(frame)[0] if len(frame) >= _INT32.size else None
         if not self._pending or self._pending[0].correlation_id != correlation_id:
             self._fail(ConnectionLost(f"{self.address} answered request {correlation_id}, which is not the next in line"))
             return
@@ -290,7 +272,7 @@ class Connection(asyncio.Protocol):
         if pending.future.done():  # the caller gave up; the answer is of no use
             return
         try:
-            message = _decode_answer(pending, frame, position + 4)
+            message = _decode_answer(pending, frame, _INT32.size)
             if throttle_ms := getattr(message, "throttle_time_ms", 0):
                 self.throttled_until = self._loop.time() + throttle_ms / 1000
             pending.future.set_result(message)
@@ -330,12 +312,11 @@ class Connection(asyncio.Protocol):
             room = self._waiting_for_room.popleft()
             if not room.done():
                 room.set_result(None)
-        self._chunks = []
         if self.on_lost is not None:
             self.on_lost(self, error)
 
 
-def _decode_answer(pending: _Pending, frame: bytes, position: int) -> Message:
+def _decode_answer(pending: _Pending, frame: bytearray, position: int) -> Message:
     response, version = pending.response, pending.version
     if response is ApiVersionsResponse:
         # The peer may not know this version: the error code comes first in every version, so it can be read before the rest.

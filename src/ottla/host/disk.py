@@ -10,11 +10,9 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Sequence
 from typing import Protocol, Union
 
 Bytes = Union[bytes, bytearray, memoryview]
-MAX_VECTOR = 1024  # IOV_MAX on Linux and macOS
 
 
 class File(Protocol):
@@ -22,7 +20,7 @@ class File(Protocol):
     def size(self) -> int:
         """Where the next append goes."""
 
-    def append(self, parts: Sequence[Bytes]) -> None:
+    def append(self, content: Bytes) -> None:
         """All or nothing: on an error (a full disk) what was written is cut off again and OSError is raised."""
 
     def read(self, position: int, size: int) -> bytes:
@@ -107,25 +105,11 @@ class RealFile:
     def size(self) -> int:
         return self._size
 
-    def append(self, parts: Sequence[Bytes]) -> None:
-        expected = sum(map(len, parts))
-        if len(parts) <= MAX_VECTOR:
-            try:
-                written = os.pwritev(self._descriptor, parts, self._size)
-            except OSError:
-                os.ftruncate(self._descriptor, self._size)
-                raise
-            if written == expected:
-                self._size += written
-                return
-        self._append_slowly(b"".join(parts))
-
-    def _append_slowly(self, content: bytes) -> None:
-        """A short write is rare: a disk that fills up, a signal, or more parts than one call takes."""
-        done, view = 0, memoryview(content)
+    def append(self, content: Bytes) -> None:
         try:
-            while done < len(content):
-                written = os.pwrite(self._descriptor, view[done:], self._size + done)
+            done = os.pwrite(self._descriptor, content, self._size)
+            while done < len(content):  # rare: a disk that fills up, or a signal
+                written = os.pwrite(self._descriptor, memoryview(content)[done:], self._size + done)
                 if written == 0:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 done += written

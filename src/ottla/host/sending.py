@@ -74,13 +74,33 @@ class SocketSender:
 
     def send(self, parts: Sequence[Part]) -> int:
         """The common reply is a few small buffers and an idle socket: one copy and one call."""
-        gathered = _gathered(parts)
-        size = sum(map(len, gathered))
-        self._queue.extend(gathered)
+        try:
+            joined = b"".join(parts)  # type: ignore[arg-type]
+        except TypeError:
+            return self._enqueue(_gathered(parts))  # a file range is among them
+        try:
+            taken = 0 if self._queue else self._taken(joined)
+        except OSError:
+            self._give_up()
+        else:
+            if taken < len(joined):
+                self._enqueue([memoryview(joined)[taken:]])
+        return len(joined)
+
+    def _enqueue(self, parts: list[Part]) -> int:
+        size = sum(map(len, parts))
+        self._queue.extend(parts)
         self.queued += size
         if not self._waiting:
             self._push()
         return size
+
+    def _taken(self, content: bytes | bytearray | memoryview, flags: int = 0) -> int:
+        """How many bytes the socket took; none when it is full."""
+        try:
+            return self._socket.send(content, flags)
+        except (BlockingIOError, InterruptedError):
+            return 0
 
     def _push(self) -> None:
         try:
@@ -102,10 +122,7 @@ class SocketSender:
         part = self._queue[0]
         assert not isinstance(part, FileRange)
         followed = len(self._queue) > 1 and self._queue[1].__class__ is FileRange
-        try:
-            sent = self._socket.send(part, socket.MSG_MORE if followed else 0)
-        except (BlockingIOError, InterruptedError):
-            return False
+        sent = self._taken(part, socket.MSG_MORE if followed else 0)
         self.queued -= sent
         if sent < len(part):
             self._queue[0] = memoryview(part)[sent:]
@@ -154,10 +171,6 @@ class SocketSender:
 
 def _gathered(parts: Sequence[Part]) -> list[Part]:
     """Neighbouring buffers joined, small file ranges read into them; what is large stays apart."""
-    try:
-        return [b"".join(parts)]  # type: ignore[arg-type]
-    except TypeError:
-        pass  # a file range is among them
     gathered: list[Part] = []
     run: list[bytes | bytearray | memoryview] = []
     for part in parts:

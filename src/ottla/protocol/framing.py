@@ -7,17 +7,20 @@ response always has header 0, because its sender cannot know yet what its reader
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ottla.model.errors import ProtocolError
-from ottla.protocol.codec import encode_parts
+from ottla.protocol.codec import Writer, encode_parts, writer
 from ottla.protocol.primitives import read_uvarint
 from ottla.protocol.schema import Message
 
 API_VERSIONS_KEY = 18
 _SIZE = struct.Struct(">i")
 _REQUEST = struct.Struct(">hhih")  # api key, version, correlation id, length of the client id
+_REQUEST_SIZE = _REQUEST.size
 _SIZE_AND_ID = struct.Struct(">ii")
+_SIZE_AND_ID_AND_NO_TAGS = struct.Struct(">iix")
 
 
 class RequestHead(NamedTuple):
@@ -31,21 +34,31 @@ class RequestHead(NamedTuple):
 SCRATCH_SIZE = 1 << 18
 # A frame's claimed size is believed only so far before its bytes arrive: this much, or so many times what has arrived.
 _FIRST_PIECE = 1 << 16
-_BELIEF = 8
+_SHOWN = 64  # bytes of what is no frame
+BELIEF = 8
+
+
+class FrameSizeError(ProtocolError):
+    """A size out of bounds: mostly the peer speaks another protocol, and `start` has the first bytes of it."""
+
+    def __init__(self, size: int, limit: int, start: bytes) -> None:
+        super().__init__(f"a frame of {size} bytes; the limit is {limit}")
+        self.start = start
 
 
 class Frames:
     """Collects received bytes and cuts them into frames, as `asyncio.BufferedProtocol` wants it: `room`, then `filled`.
 
-    Connections of one event loop share a scratch buffer: nothing runs between `room` and `filled`, and what is left over
+    Connections of one event loop may share a scratch buffer: nothing runs between `room` and `filled`, and what is left over
     moves out of it. The rest of a large frame is received straight into a buffer of its own, so a megabyte of records is
     copied once, by the kernel. A frame is a `bytearray` that belongs to its receiver, who may stamp offsets into it.
     """
 
-    __slots__ = ("_filled", "_frame", "_limit", "_scratch", "_size", "_stub")
+    __slots__ = ("_belief", "_filled", "_frame", "_scratch", "_size", "_stub", "limit")
 
-    def __init__(self, limit: int, scratch: bytearray | None = None) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, scratch: bytearray | None = None, belief: int = BELIEF) -> None:
+        self.limit = limit
+        self._belief = belief
         self._scratch = bytearray(SCRATCH_SIZE) if scratch is None else scratch
         self._stub = b""  # up to three bytes of a length
         self._frame: bytearray | None = None  # a frame that has begun
@@ -68,7 +81,7 @@ class Frames:
             return []
         frame = self._frame
         if self._filled < self._size:
-            self._begin(frame, min(self._size, _BELIEF * len(frame)))
+            self._begin(frame, min(self._size, self._belief * len(frame)))
             return []
         self._frame = None
         return [frame]
@@ -91,12 +104,12 @@ class Frames:
         self._stub = b""
         while end - position >= 4:
             size = _SIZE.unpack_from(scratch, position)[0]
-            if size < 0 or size > self._limit:
-                raise ProtocolError(f"a frame of {size} bytes; the limit is {self._limit}")
+            if size < 0 or size > self.limit:
+                raise FrameSizeError(size, self.limit, bytes(scratch[position : min(end, position + _SHOWN)]))
             start = position + 4
             if end - start < size:
                 self._size = size
-                self._begin(memoryview(scratch)[start:end], min(size, max(_FIRST_PIECE, _BELIEF * (end - start))))
+                self._begin(memoryview(scratch)[start:end], min(size, max(_FIRST_PIECE, self._belief * (end - start))))
                 return frames
             frames.append(scratch[start : start + size])
             position = start + size
@@ -113,13 +126,14 @@ class Frames:
 def read_request_head(frame: bytes | bytearray) -> RequestHead:
     try:
         api_key, api_version, correlation_id, length = _REQUEST.unpack_from(frame)
-        end = _REQUEST.size + max(length, 0)
+        if length < 0:
+            return RequestHead(api_key, api_version, correlation_id, None, _REQUEST_SIZE)
+        end = _REQUEST_SIZE + length
         if end > len(frame):
             raise ProtocolError("the client id runs past the end of the frame")
-        client_id = None if length < 0 else str(frame[_REQUEST.size : end], "utf-8")
+        return RequestHead(api_key, api_version, correlation_id, frame[_REQUEST_SIZE:end].decode(), end)
     except (struct.error, UnicodeDecodeError) as error:
         raise ProtocolError(f"a request header that cannot be read: {error}") from None
-    return RequestHead(api_key, api_version, correlation_id, client_id, end)
 
 
 def skip_tags(frame: bytes | bytearray, position: int) -> int:
@@ -152,10 +166,17 @@ def request_frame(request: Message, version: int, correlation_id: int, client_id
 
 def response_frame(response: Message, version: int, correlation_id: int) -> list[Any]:
     """The parts of a whole response, its length first. Parts that are not bytes need only know their length."""
-    parts = [b"", *encode_parts(response, version)]
-    flexible = version in response.FLEXIBLE and response.TYPE_KEY != API_VERSIONS_KEY
-    parts[0] = _SIZE_AND_ID.pack(sum(map(len, parts)) + 4 + flexible, correlation_id) + (b"\x00" if flexible else b"")
+    head, write = _response_writer(type(response), version)
+    parts: list[Any] = [b""]
+    write(response, parts.append)
+    parts[0] = head.pack(sum(map(len, parts)) + head.size - _SIZE.size, correlation_id)
     return parts
+
+
+@lru_cache(maxsize=None)
+def _response_writer(response: type[Message], version: int) -> tuple[struct.Struct, Writer]:
+    flexible = version in response.FLEXIBLE and response.TYPE_KEY != API_VERSIONS_KEY
+    return _SIZE_AND_ID_AND_NO_TAGS if flexible else _SIZE_AND_ID, writer(response, version)
 
 
 def response_body_start(frame: bytes | bytearray, flexible: bool) -> int:

@@ -170,6 +170,6 @@ def save(disk: Disk, path: str, index: OffsetIndex | TimeIndex, entry_size: int)
         file.truncate(index.saved * entry_size)
     content = index.unsaved()
     if content:
-        file.append((content,))
+        file.append(content)
     index.saved, index.stale = len(index), False
     return True

@@ -270,7 +270,7 @@ class Segment:
 
     def append(self, content: Bytes, batches: list[tuple[int, int, int]]) -> None:
         """`batches`: size, last offset and largest timestamp of each batch in `content`. OSError leaves everything as it was."""
-        (self._file or self.file).append((content,))
+        (self._file or self.file).append(content)
         position = self.size
         if not position:
             self._first_timestamp = batches[0][2]

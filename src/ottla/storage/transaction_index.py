@@ -66,7 +66,7 @@ class TransactionIndex:
         if file.size == self._saved * ENTRY.size and self._saved == len(self._entries):
             return False
         file.truncate(self._saved * ENTRY.size)
-        file.append((b"".join([ENTRY.pack(0, *entry) for entry in self._entries[self._saved :]]),))
+        file.append(b"".join([ENTRY.pack(0, *entry) for entry in self._entries[self._saved :]]))
         self._saved = len(self._entries)
         return True
 
