@@ -45,6 +45,18 @@ def test_the_size_of_batches_does_not_matter(history: list[MetadataRecord], size
 
 
 @EXAMPLES
+@given(histories(), st.integers(1, 7))
+def test_portions_are_small_and_together_the_whole(history: list[MetadataRecord], most: int) -> None:
+    _, changes = apply_batch(ClusterImage(), history)
+    first, *more = changes.portions(most)
+    assert replace(first, partitions=changes.partitions) == changes
+    assert not any(replace(portion, partitions={}) for portion in more)
+    rows = [(topic_id, index) for each in (first, *more) for topic_id, found in each.partitions.items() for index in found]
+    assert sorted(rows) == sorted((topic_id, index) for topic_id, found in changes.partitions.items() for index in found)
+    assert all(sum(map(len, each.partitions.values())) <= most for each in (first, *more))
+
+
+@EXAMPLES
 @given(histories(), st.lists(single, min_size=1, max_size=5))
 def test_an_image_never_changes_and_changes_name_all_that_did(history: list[MetadataRecord], batch: list[MetadataRecord]) -> None:
     before = image_of(history)

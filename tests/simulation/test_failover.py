@@ -7,13 +7,22 @@ import asyncio
 import pytest
 
 from ottla.broker import quorum
+from ottla.broker.dispatch import Dispatcher, RequestContext
+from ottla.broker.handlers.metadata import metadata
+from ottla.broker.replicas import Replicas
+from ottla.broker.server import Connection
 from ottla.client.admin import Admin
 from ottla.client.connection import connect
 from ottla.client.producer import Producer
 from ottla.host import World
-from ottla.metadata.image import Partition
+from ottla.metadata.delta import Changes
+from ottla.metadata.image import ClusterImage, Partition
+from ottla.model.errors import ApiError, ErrorCode
+from ottla.model.ids import TopicPartition
 from ottla.model.settings import BROKER_SETTINGS
-from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.apis import BY_NAME
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.storage.log import Log
 from tests.simulation.cluster import BROKER_PORT, SimulatedBroker, SimulatedCluster
 from tests.simulation.simulation import Simulation
 
@@ -72,6 +81,29 @@ def test_who_asks_for_the_leader_right_after_its_death_is_told_of_the_next(seed:
             victim.kill()
             await asyncio.sleep(0.001)  # the connections break
             assert await leader_told_by(cluster, asked, index, seed) not in (-1, victim.node_id)
+
+        simulation.run(scenario())
+
+
+def test_a_question_that_is_read_just_before_the_loss_is_told_of_the_next_leader_too() -> None:
+    """A client hears of a death when the peers do, and a loop reads requests before it tells of lost connections."""
+    with Simulation(3) as simulation:
+        cluster = SimulatedCluster(simulation, 3)
+
+        async def scenario() -> None:
+            await cluster.start()
+            await create(cluster, TOPIC)
+            await asyncio.sleep(2)
+            victim = leader_of(cluster, 0)
+            asked = next(broker.node for broker in cluster.brokers if broker is not victim)
+            assert asked is not None
+            connection = Connection(asked.server, asked.config.inter_broker_listener, Dispatcher(asked, "broker"))
+            request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=TOPIC)])
+            victim.kill()
+            answer = metadata(request, RequestContext(asked, connection, BY_NAME["Metadata"], 8, "asks"))
+            asked.doubts.connection_lost(victim.node_id)
+            [topic] = (answer if isinstance(answer, MetadataResponse) else await answer).topics
+            assert topic.partitions[0].leader_id not in (-1, victim.node_id)
 
         simulation.run(scenario())
 
@@ -179,6 +211,7 @@ def test_a_wall_clock_that_jumps_takes_nobody_out_of_sync() -> None:
 
 def test_much_metadata_is_applied_piece_by_piece_and_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quorum, "MAX_PUBLISHED", 3)
+    monkeypatch.setattr(quorum, "MAX_PARTITIONS", 3)
     with Simulation(9) as simulation:
         cluster = SimulatedCluster(simulation, 3)
 
@@ -196,5 +229,60 @@ def test_much_metadata_is_applied_piece_by_piece_and_whole(monkeypatch: pytest.M
             assert len(images) == 3
             assert all(image.topics == images[0].topics for image in images)
             assert len(images[0].topics) == 6
+
+        simulation.run(scenario())
+
+
+def test_many_partitions_of_one_batch_are_made_in_several_turns_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each needs files: to make them all at once would keep the loop from everything else, a metadata leader from its followers."""
+    made: dict[int, list[int]] = {}  # by node, how many in one turn
+    follow, apply = Replicas.follow, quorum.Quorum._apply
+
+    def counted(self: Replicas, image: ClusterImage, changes: Changes) -> None:
+        follow(self, image, changes)
+        made.setdefault(self.node_id, [0])[-1] += sum(map(len, changes.partitions.values()))
+
+    def a_turn(self: quorum.Quorum) -> None:
+        made.setdefault(self._node.node_id, []).append(0)
+        apply(self)
+
+    monkeypatch.setattr(Replicas, "follow", counted)
+    monkeypatch.setattr(quorum.Quorum, "_apply", a_turn)
+    with Simulation(10) as simulation:
+        cluster = SimulatedCluster(simulation, 3)
+
+        async def scenario() -> None:
+            await cluster.start()
+            await create(cluster, "many", partitions=3 * quorum.MAX_PARTITIONS)
+            await asyncio.sleep(1)
+            for broker in cluster.brokers:
+                assert broker.node is not None
+                assert len(broker.node.replicas) == 3 * quorum.MAX_PARTITIONS
+            assert all(max(turns) == quorum.MAX_PARTITIONS for turns in made.values())
+
+        simulation.run(scenario())
+
+
+def test_a_partition_whose_files_were_refused_is_made_once_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused, opened = [0], Replicas._open
+
+    def refuses_at_first(self: Replicas, topic_partition: TopicPartition, topic_id: bytes) -> Log:
+        if self.node_id == 2 and topic_partition.topic == TOPIC and refused[0] < 5:
+            refused[0] += 1
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "no space is left")
+        return opened(self, topic_partition, topic_id)
+
+    monkeypatch.setattr(Replicas, "_open", refuses_at_first)
+    with Simulation(11) as simulation:
+        cluster = SimulatedCluster(simulation, 3)
+
+        async def scenario() -> None:
+            await cluster.start()
+            await create(cluster, TOPIC, partitions=3)
+            await asyncio.sleep(10)
+            node = cluster.brokers[1].node
+            assert node is not None
+            assert refused == [5]
+            assert len(node.replicas) == 3
 
         simulation.run(scenario())

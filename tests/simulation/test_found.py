@@ -284,11 +284,11 @@ def test_a_file_that_changes_while_it_is_synced_is_synced_again() -> None:
     log.flush(0)
     path = "/data/t-0/some.txnindex"
     file = disk.open(path, create=True)
-    file.append((b"one",))
+    file.append(b"one")
     log._sync_later(path)
     job = log.prepare_flush()
     job.run()
-    file.append((b"two",))
+    file.append(b"two")
     log._sync_later(path)
     log.complete_flush(job, 0)
     log.flush(0)

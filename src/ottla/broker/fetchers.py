@@ -3,12 +3,16 @@
 A fetcher runs one request at a time over an incremental session. What a partition's answer means is decided by its
 `PartitionFollower`; here it is only carried out: append, truncate, move the high watermark. A partition that was answered with
 an error rests for a moment; one whose leader changed while its answer was on its way ignores it.
+
+Mostly one partition of many has changed, so only those that something happened to are compared with what the session knows; all of
+them are every now and then, because retention moves the start of a log without asking anybody.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.broker.sessions import PartitionData
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.fetchers")
 REST_MS, MAX_REST_MS = 10, 500  # after an error of one partition; doubled with each in a row
 IDLE_MS = 100  # between looks when there is nothing to fetch
+WHOLE_MS = 100  # between looks at all partitions
 RECONNECT_MS = 50  # doubled up to replica.fetch.backoff.ms
 LATEST, EARLIEST = -1, -2
 _SESSION_ERRORS = (
@@ -42,6 +47,7 @@ _SESSION_ERRORS = (
 class Asked(NamedTuple):
     """What a session remembers of a partition of ours."""
 
+    topic_id: bytes
     position: FetchPosition
     log_start_offset: int
 
@@ -90,6 +96,8 @@ class Fetcher:
         self._resting: dict[TopicPartition, float] = {}  # until when
         self._rest_ms: dict[TopicPartition, int] = {}  # how long the next rest is, of those with errors lately
         self._sent: dict[TopicPartition, Asked] = {}  # what the session knows
+        self._touched: dict[TopicPartition, None] = {}  # where that may have changed
+        self._whole_ms = -float(WHOLE_MS)  # when all were last looked at
         self._session_id = 0
         self._session_epoch = 0
         self._connection: Connection | None = None
@@ -100,6 +108,7 @@ class Fetcher:
     def add(self, replica: Replica) -> None:
         self._replicas[replica.topic_partition] = replica
         self._resting.pop(replica.topic_partition, None)
+        self._touched[replica.topic_partition] = None
         self._changed.set()
         self._hurry()
 
@@ -119,6 +128,7 @@ class Fetcher:
         self._replicas.pop(topic_partition, None)
         self._resting.pop(topic_partition, None)
         self._rest_ms.pop(topic_partition, None)
+        self._touched[topic_partition] = None
         return bool(self._replicas)
 
     def stop(self) -> None:
@@ -140,7 +150,7 @@ class Fetcher:
     async def _fetch_once(self) -> None:
         if self._connection is None:
             self._connection = await self._connect()
-        request, asked = self._request()
+        request = self._request()
         if not request.topics and not request.forgotten_topics_data and not self._sent:
             await self._until_something_changes()
             return
@@ -154,9 +164,9 @@ class Fetcher:
         self._session_epoch = (
             1 if response.session_id and self._session_epoch == 0 else self._session_epoch + bool(response.session_id)
         )
+        await self._handle(response)
         if not response.session_id:
             self._forget_session()
-        await self._handle(response, asked)
 
     async def _poll(self, connection: Connection, request: FetchRequest) -> FetchResponse:
         self._is_polling = True
@@ -191,6 +201,7 @@ class Fetcher:
     def _forget_session(self) -> None:
         self._session_id = self._session_epoch = 0
         self._sent = {}
+        self._whole_ms = -float(WHOLE_MS)
 
     async def _until_something_changes(self) -> None:
         self._changed.clear()
@@ -202,23 +213,31 @@ class Fetcher:
 
     # Asking ---------------------------------------------------------------------------------------------------------------
 
-    def _request(self) -> tuple[FetchRequest, dict[TopicPartition, Asked]]:
-        """Only what changed since the last request of the session; `asked` is every position the answer may speak of."""
+    def _request(self) -> FetchRequest:
+        """Only what changed since the last request of the session."""
         settings = self._node.settings
         now_ms = self._node.world.clock.monotonic_ms()
-        self._resting = {key: until_ms for key, until_ms in self._resting.items() if until_ms > now_ms}
-        wanted = {
-            key: Asked(replica.follower.position, replica.log.log_start_offset)
-            for key, replica in self._replicas.items()
-            if replica.follower is not None and key not in self._resting
-        }
+        for key in [key for key, until_ms in self._resting.items() if until_ms <= now_ms]:
+            del self._resting[key]
+            self._touched[key] = None
         topics: dict[bytes, FetchRequest.FetchTopic] = {}
-        for key, asked in wanted.items():
-            if self._sent.get(key) != asked:
-                replica = self._replicas[key]
-                topic = topics.setdefault(replica.topic_id, FetchRequest.FetchTopic(topic=key.topic, topic_id=replica.topic_id))
-                topic.partitions.append(self._partition(key, replica, asked))
-        request = FetchRequest(
+        forgotten: dict[bytes, FetchRequest.ForgottenTopic] = {}
+        for key in self._looked_at(now_ms):
+            replica = self._replicas.get(key)
+            before, asked = self._sent.get(key), None
+            if replica is not None and replica.follower is not None and key not in self._resting:
+                asked = self._sent[key] = Asked(replica.topic_id, replica.follower.position, replica.log.log_start_offset)
+                if asked != before:
+                    topic = topics.setdefault(asked.topic_id, FetchRequest.FetchTopic(topic=key.topic, topic_id=asked.topic_id))
+                    topic.partitions.append(self._partition(key, replica, asked))
+            if before is not None and (asked is None or asked.topic_id != before.topic_id):
+                row = forgotten.setdefault(
+                    before.topic_id, FetchRequest.ForgottenTopic(topic=key.topic, topic_id=before.topic_id)
+                )
+                row.partitions.append(key.partition)
+                if asked is None:
+                    del self._sent[key]
+        return FetchRequest(
             replica_state=FetchRequest.ReplicaState(
                 replica_id=self._node.node_id, replica_epoch=self._node.lifecycle.broker_epoch
             ),
@@ -228,10 +247,15 @@ class Fetcher:
             session_id=self._session_id,
             session_epoch=self._session_epoch,
             topics=list(topics.values()),
-            forgotten_topics_data=self._forgotten(wanted),
+            forgotten_topics_data=list(forgotten.values()),
         )
-        self._sent = wanted
-        return request, wanted
+
+    def _looked_at(self, now_ms: float) -> Iterable[TopicPartition]:
+        touched, self._touched = self._touched, {}
+        if now_ms - self._whole_ms < WHOLE_MS:
+            return touched
+        self._whole_ms = now_ms
+        return [*self._replicas, *(key for key in self._sent if key not in self._replicas)]
 
     def _max_wait_ms(self, now_ms: float) -> int:
         """No longer than until the next partition has rested: the poll is without it."""
@@ -251,24 +275,15 @@ class Fetcher:
             high_watermark=replica.log.high_watermark,
         )
 
-    def _forgotten(self, wanted: dict[TopicPartition, Asked]) -> list[FetchRequest.ForgottenTopic]:
-        forgotten: dict[str, FetchRequest.ForgottenTopic] = {}
-        for key in self._sent:
-            if key not in wanted:
-                replica = self._replicas.get(key)
-                topic_id = replica.topic_id if replica is not None else self._node.image.topic_ids.get(key.topic, bytes(16))
-                row = forgotten.setdefault(key.topic, FetchRequest.ForgottenTopic(topic=key.topic, topic_id=topic_id))
-                row.partitions.append(key.partition)
-        return list(forgotten.values())
-
     # Hearing --------------------------------------------------------------------------------------------------------------
 
-    async def _handle(self, response: FetchResponse, asked: dict[TopicPartition, Asked]) -> None:
+    async def _handle(self, response: FetchResponse) -> None:
         for topic in response.responses:
             name = topic.topic or self._node.topic_name(topic.topic_id)
             for data in topic.partitions:
                 key = TopicPartition(name or "", data.partition_index)
-                replica, then = self._replicas.get(key), asked.get(key)
+                replica, then = self._replicas.get(key), self._sent.get(key)
+                self._touched[key] = None
                 if replica is None or replica.follower is None or then is None or replica.follower.position != then.position:
                     continue  # its role or position changed while the answer was on its way
                 try:

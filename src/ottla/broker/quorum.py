@@ -20,6 +20,8 @@ from ottla.broker.controller import ActiveController
 from ottla.broker.metadata_log import MetadataLog
 from ottla.broker.peers import Peers, is_gone
 from ottla.client.errors import ConnectionRefused, NetworkError
+from ottla.metadata.delta import Changes
+from ottla.metadata.image import ClusterImage
 from ottla.metadata.loader import Loader
 from ottla.metadata.records import MetadataRecord
 from ottla.metadata.snapshot import SnapshotPolicy
@@ -46,7 +48,9 @@ ASK_RETRY_MS = 20
 ASK_RETRY_MAX_MS = 200
 PROBE_MS = 500
 STAND_STILL_MS = 500  # between attempts to write to a disk that refuses
-MAX_PUBLISHED = 500  # records that go into the image before the loop may see to something else
+# Before the loop may see to something else, so much is published: records, and partitions, each of which may need files made.
+MAX_PUBLISHED = 500
+MAX_PARTITIONS = 25
 
 
 class Quorum:
@@ -65,6 +69,7 @@ class Quorum:
         self._next_ticket = 0
         self._timer: asyncio.TimerHandle | None = None
         self._applying_again: asyncio.Handle | None = None
+        self._unpublished: deque[tuple[ClusterImage, Changes]] = deque()  # of what was read
         self._committed_offset = 0  # what the quorum has agreed on; `high_watermark` is how far it was read
         self._tasks: set[asyncio.Task[Any]] = set()
         self._foreign: set[str] = set()  # addresses of voters that say they belong to another cluster
@@ -177,7 +182,7 @@ class Quorum:
         task.add_done_callback(self._tasks.discard)
 
     async def until_applied(self, offset: int) -> None:
-        await self._until(lambda: self._node.image.offset >= offset)
+        await self._until(lambda: self._node.image.offset >= offset and not self._unpublished)
 
     async def _until(self, condition: Any) -> None:
         while not condition():
@@ -354,6 +359,8 @@ class Quorum:
     def _receive_snapshot(self, chunk: events.SnapshotChunk) -> None:
         self._log.receive_snapshot(chunk.snapshot, chunk.position, bytes(chunk.data), chunk.is_last)
         if chunk.is_last:
+            while self._unpublished:
+                self._publish_portion()
             before = self._loader.image
             image = self._loader.load_snapshot(
                 self._log.load_snapshot(chunk.snapshot), chunk.snapshot.offset - 1, chunk.snapshot.epoch
@@ -371,7 +378,7 @@ class Quorum:
     def _apply(self) -> None:
         """Everything that is committed goes into the image, then whoever waits for it hears of it.
 
-        Much of it goes piece by piece, with the loop's other work in between. A read that fails is tried again.
+        Much of it goes piece by piece, with the loop's other work in between. What fails is tried again.
         """
         if self._applying_again is not None:
             self._applying_again.cancel()
@@ -380,7 +387,7 @@ class Quorum:
         try:
             done = self._publish_up_to(offset)
         except (OSError, ApiError) as error:
-            log.error("metadata cannot be read node=%d error=%s", self._node.node_id, error)
+            log.error("metadata cannot be carried out node=%d error=%s", self._node.node_id, error)
             self._applying_again = asyncio.get_running_loop().call_later(STAND_STILL_MS / 1000, self._apply)
             return
         if not done:
@@ -397,15 +404,25 @@ class Quorum:
     def _publish_up_to(self, offset: int) -> bool:
         """False when it has done enough for one turn of the loop."""
         published = 0
-        while self._loader.offset + 1 < offset:
+        if self._unpublished:
+            self._publish_portion()
+        while not self._unpublished and self._loader.offset + 1 < offset:
             for header, records in self._log.batches(self._loader.offset + 1, offset):
                 if published and published + len(records) > MAX_PUBLISHED:
                     return False
                 image, changes = self._loader.apply_batch(records, header.last_offset, header.leader_epoch)
                 self._bytes_since_snapshot += header.size
-                self._node.publish(image, changes)
+                self._unpublished += [(image, portion) for portion in changes.portions(MAX_PARTITIONS)]
+                self._publish_portion()
+                if self._unpublished:
+                    return False
                 published += len(records)
-        return True
+        return not self._unpublished
+
+    def _publish_portion(self) -> None:
+        """It stays in line until it is carried out: a full disk may refuse the files of a new partition."""
+        self._node.publish(*self._unpublished[0])
+        self._unpublished.popleft()
 
     def _snapshot_if_due(self) -> None:
         """First the log begins a segment, and once everything before it is committed a snapshot takes the place of that: the next

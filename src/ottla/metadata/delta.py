@@ -8,7 +8,7 @@ The cost of a batch is its records plus one shallow copy of each table touched: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -52,6 +52,15 @@ class Changes:
 
     def __bool__(self) -> bool:
         return any(getattr(self, name) for name in self.__slots__)
+
+    def portions(self, most: int) -> Iterator[Changes]:
+        """The same in pieces with at most so many partitions each; whatever else changed is in the first."""
+        touched = [(topic_id, index) for topic_id, indexes in self.partitions.items() for index in sorted(indexes)]
+        for start in range(0, max(1, len(touched)), most):
+            partitions: dict[bytes, set[int]] = {}
+            for topic_id, index in touched[start : start + most]:
+                partitions.setdefault(topic_id, set()).add(index)
+            yield Changes(partitions) if start else replace(self, partitions=partitions)
 
 
 def apply_batch(

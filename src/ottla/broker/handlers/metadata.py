@@ -9,6 +9,7 @@ A topic that this request creates is answered for once it exists, where Kafka an
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Iterator
 from typing import Any
 
@@ -36,11 +37,14 @@ BROKERS, CONTROLLERS = 1, 2  # endpoint types
 def metadata(request: MetadataRequest, context: RequestContext) -> Any:
     if context.version < 12 and any(topic.name is None or topic.topic_id != ZERO_UUID for topic in request.topics or ()):
         return _refused(request)
-    return _once_settled(request, context) if context.node.doubts else _at_once(request, context)
+    alone = len(context.node.image.brokers) <= 1
+    return _at_once(request, context) if alone else _once_settled(request, context)
 
 
 async def _once_settled(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
-    """A peer may just have died: its successors will be known in a moment."""
+    """A peer may just have died: its successors will be known in a moment. A client hears of it when we do, and the loop reads
+    requests before it tells of lost connections, so a turn goes by before we ask ourselves."""
+    await asyncio.sleep(0)
     await context.node.doubts.settled()
     response = _at_once(request, context)
     return response if isinstance(response, MetadataResponse) else await response
