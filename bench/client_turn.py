@@ -25,7 +25,9 @@ COMPARED: dict[tuple[str, str, str], float | None] = {
     ("consume", "ottla", "kafka-python"): None,
     ("consume", "ottla, poll", "aiokafka"): 1.0,
     ("consume", "ottla, poll", "confluent-kafka"): 2.0,
+    ("consume", "ottla, poll", "confluent-kafka without its rests"): None,
     ("consume", "ottla, Arrow", "confluent-kafka"): 5.0,
+    ("consume", "ottla, Arrow", "confluent-kafka without its rests"): None,
     ("consume", "ottla, Arrow", "aiokafka"): ARROW_OVER_AIOKAFKA,
 }
 IMPORT = "import of ottla"

@@ -18,10 +18,10 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from bench import client_turn, clients
 from bench import groups as group_clients
 from bench import transactions as transactional_clients
-from bench.clients import PARTITIONS
+from bench.clients import PARTITIONS, percentile
 from bench.cluster import FIGURES as CLUSTER_FIGURES
 from bench.cluster import cluster, many_topics
-from bench.systems import System, running
+from bench.systems import System, running, touch_memory
 
 Figures = dict[str, float]
 
@@ -43,6 +43,7 @@ class Sizes:
     transactions: int = 1_000
     client_records: int = 500_000
     many_topics: int = 100
+    touched_mb: int = 3_000  # more than a turn writes
 
 
 SMOKE = Sizes(
@@ -59,6 +60,7 @@ SMOKE = Sizes(
     transactions=50,
     client_records=20_000,
     many_topics=10,
+    touched_mb=0,
 )
 
 # Name of a figure → unit, and the ratio to Kafka that is wanted: at least (positive) or at most (negative).
@@ -90,10 +92,6 @@ FIGURES: dict[str, tuple[str, float | None]] = {
 }
 # At most, asked of ottla itself, not beside another.
 LIMITS = {"while compacting: produce p99 over quiet p99": 2.0, client_turn.IMPORT: 0.1}
-
-
-def percentile(values: list[float], part: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(len(values) * part))]
 
 
 def load(name: str, folder: Path, sizes: Sizes) -> Figures:
@@ -237,7 +235,7 @@ def take_turns(
     found: dict[str, dict[str, list[float]]] = {}
     for number in range(rounds):
         for name in ("kafka", "ottla") if number % 2 == 0 else ("ottla", "kafka"):
-            os.sync()  # nobody pays for what the one before left to be written
+            touch_memory(folder, sizes.touched_mb)
             say(f"{turn}, round {number + 1} of {rounds}: {name}")
             place = folder / f"{turn}-{number}-{name}"
             for figure, value in TURNS[turn](name, place, sizes).items():

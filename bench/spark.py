@@ -30,9 +30,10 @@ from rich.console import Console
 from rich.table import Table
 from tests.compatibility.connector import NoConnector, connector_jars
 
-from bench.systems import NAMES, running
+from bench.systems import NAMES, running, touch_memory
 
 PARTITIONS = 4
+TOUCHED_MB_A_RECORD = 0.0012  # twice what a record takes
 FORMATS = ("kafka", "ottla")
 FIGURES = ("batch read", "streaming read", "batch write", "streaming write", "exactly-once write", "latency")
 TOPIC = "bench-spark"
@@ -48,7 +49,7 @@ def _record_of(column: str) -> tuple[str, str]:
 
 class Bench:
     def __init__(self, spark: Any, bootstrap: str, records: int, folder: Path) -> None:
-        self._spark, self._records, self._folder = spark, records, folder
+        self._spark, self._records, self.folder = spark, records, folder
         self._cluster = {"kafka.bootstrap.servers": bootstrap}
         self._bootstrap = bootstrap
         self._made = 0
@@ -71,7 +72,7 @@ class Bench:
 
     def _checkpoint(self) -> str:
         self._made += 1
-        return str(self._folder / f"checkpoint-{self._made}")
+        return str(self.folder / f"checkpoint-{self._made}")
 
     def fill(self) -> str:
         topic = self.topic()
@@ -194,12 +195,13 @@ def workers_weighed(weights: list[float]) -> Iterator[None]:
 
 
 def turns(
-    kinds: dict[str, Callable[[], float]], records: int, rounds: int, show: Callable[[str], None]
+    kinds: dict[str, Callable[[], float]], records: int, rounds: int, folder: Path, show: Callable[[str], None]
 ) -> dict[str, list[float]]:
     """By turns, so that a disturbance of the machine falls on all; the first turn of each is for warming up."""
     taken: dict[str, list[float]] = {name: [] for name in kinds}
     for number in range(rounds + 1):
         for name, work in kinds.items():
+            touch_memory(folder, int(records * TOUCHED_MB_A_RECORD))
             seconds = work()
             show(f"  {name} {seconds:.2f} s{'' if number else ' (not counted)'}")
             if number:
@@ -224,7 +226,9 @@ def measure(bench: Bench, given: argparse.Namespace, records: int, rounds: int, 
         for figure, kinds in plans.items():
             if figure in given.only or (figure == "streaming write" and "exactly once" in kinds):
                 show(figure)
-                found[figure] = {name: statistics.median(rates) for name, rates in turns(kinds, records, rounds, show).items()}
+                found[figure] = {
+                    name: statistics.median(rates) for name, rates in turns(kinds, records, rounds, bench.folder, show).items()
+                }
     found["memory"] = {"heaviest Python worker, MB": weights[0]}
     if "latency" in given.only:
         seconds = 5 if given.smoke else given.latency_s
