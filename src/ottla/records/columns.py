@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from struct import Struct
-from struct import error as StructError
 from typing import Any
 
 import numpy as np
@@ -85,7 +83,7 @@ def decode_batches(
         raise ApiError(ErrorCode.MESSAGE_TOO_LARGE, f"{len(data)} bytes of records are too many for one Arrow array")
     try:
         columns = _Decoder(data, wanted, starts_of_batches).columns(headers)
-    except (IndexError, StructError):
+    except IndexError:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "a record runs past the end of its batch") from None
     if wanted and wanted[0][1].base_offset < from_offset:
         keep = np.asarray(columns.offset) >= from_offset
@@ -250,17 +248,16 @@ def _text(keys: Any) -> Any:
 
 
 _CHUNK = 32  # so many records are looked at one by one before it is asked whether they are all of one length
-_TWO_BYTES = Struct("<H").unpack_from
 
 
-def _steps() -> list[int]:
-    """How far it is from a record to the next, by the first two bytes of its length; 0: they do not tell."""
-    steps = [0] * 65536
-    for word in range(65536):
-        first, second = word & 0xFF, word >> 8
-        size = first if first < 0x80 else (first & 0x7F) | second << 7
-        if not size & 1 and (first < 0x80 or second < 0x80):
-            steps[word] = (size >> 1) + (1 if first < 0x80 else 2)
+def _steps() -> list[list[int]]:
+    """How far it is from a record to the next, by the first and second byte of its length; 0: they do not tell."""
+    steps = [[0] * 256 for _ in range(256)]
+    for first in range(256):
+        for second in range(256):
+            size = first if first < 0x80 else (first & 0x7F) | second << 7
+            if not size & 1 and (first < 0x80 or second < 0x80):
+                steps[first][second] = (size >> 1) + (1 if first < 0x80 else 2)
     return steps
 
 
@@ -275,12 +272,12 @@ def _find_records(data: Raw, octets: Octets, position: int, end: int, count: int
     """
     if count < 0 or count * MIN_RECORD_SIZE > end - position:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{count} records cannot be in {end - position} bytes")
-    add, left, steps, two_bytes = starts.append, count, _STEPS, _TWO_BYTES
+    add, left, steps = starts.append, count, _STEPS
     while left:
         chunk = min(left, _CHUNK)
         for _ in range(chunk):
             add(position)
-            position += steps[two_bytes(data, position)[0]] or _long_step(data, position)
+            position += steps[data[position]][data[position + 1]] or _long_step(data, position)
         if position > end:  # positions only rise, so looking once in a while is enough
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, "a record runs past the end of its batch")
         left -= chunk
