@@ -46,6 +46,26 @@ def test_a_worker_has_its_modules_out_of_the_collector_s_sight_and_keeps_freed_m
         assert done.stdout.strip() == "True"
 
 
+def test_a_worker_that_spark_has_left_ends_without_a_word_and_other_failures_are_told() -> None:
+    program = """
+        import sys, types
+        main = sys.modules["__main__"]
+        main.__spec__ = types.SimpleNamespace(name="pyspark.daemon")
+        def worker(failure, authenticated):
+            raise failure
+        from ottla.spark import workers
+        try:
+            main.worker(KeyError("told"), True)
+        except KeyError as error:
+            print(error)
+        main.worker(BrokenPipeError("not told"), True)
+    """
+    done = subprocess.run(
+        [sys.executable, "-u", "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert (done.stdout.strip(), done.stderr) == ("'told'", "")
+
+
 def test_the_python_of_workers_has_all_of_its_path_but_what_is_spark_s_own() -> None:
     path = [
         "/site/pyspark/python/lib/pyspark.zip",

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 _DAEMON = "pyspark.daemon"
 # Names and numbers of glibc's mallopt.
@@ -13,6 +16,32 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 KEPT_BYTES = 128 << 20  # of free memory that is not given back to the system
 LARGE_BYTES = 32 << 20  # an allocation from this size on has pages of its own
 _is_settled = False
+
+
+def _daemon() -> Any:
+    """The module that runs this process, if Spark's daemon has forked it."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    return main if spec is not None and spec.name == _DAEMON else None
+
+
+def _part_quietly() -> None:
+    """In every worker that comes to know of us. Spark ends one that was idle for a minute by closing its end; over a unix socket the
+    worker's farewell then fails, and the daemon would print a stack trace of it."""
+    daemon = _daemon()
+    worker = getattr(daemon, "worker", None)  # its own function, which another release may call otherwise
+    if worker is not None:
+        daemon.worker = _ending_quietly(worker)  # looked up anew for every task
+
+
+def _ending_quietly(worker: Callable[..., int]) -> Callable[..., int]:
+    def work(*arguments: Any) -> int:
+        try:
+            return worker(*arguments)
+        except BrokenPipeError:
+            os._exit(0)  # as the daemon ends its workers: what it had before the fork is not this process's to clean up
+
+    return work
 
 
 def settle() -> None:
@@ -24,8 +53,7 @@ def settle() -> None:
     time, which is a fifth of a reader's processor time.
     """
     global _is_settled
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if _is_settled or spec is None or spec.name != _DAEMON:
+    if _is_settled or _daemon() is None:
         return
     _is_settled = True
     gc.freeze()
@@ -33,3 +61,6 @@ def settle() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, LARGE_BYTES)
         mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
+
+
+_part_quietly()
