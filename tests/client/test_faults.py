@@ -11,11 +11,13 @@ from dataclasses import replace
 import pytest
 
 from ottla import Admin, ApiError, Consumer, Producer
-from ottla.client.errors import WaitTimedOut
+from ottla.client.errors import UnknownPartition, WaitTimedOut
 from ottla.embedded.cluster import EmbeddedCluster
-from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.protocol.messages.versions import ApiVersionsRequest
 from tests.client.chaos import Chaos
 from tests.client.conftest import SETTINGS
+from tests.client.peers import kafka_peer, versions_answer
 from tests.client.waiting import eventually
 
 QUICK = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 50, "reconnect_backoff_ms": 5, "reconnect_backoff_max_ms": 50}
@@ -487,6 +489,29 @@ async def test_silent_broker_does_not_hold_up_what_another_can_answer():
                         await admin._cluster.coordinator(0, "g")
         finally:
             await cluster.wait(silent.resume)
+
+
+@pytest.mark.parametrize("lagging_answers", [3, None])
+async def test_partition_that_one_broker_does_not_know_yet_is_asked_for_again(lagging_answers):
+    """Seed 60: a topic had grown, the broker that was asked lagged behind, and its word that there is no such partition was final."""
+    asked, topic = 0, MetadataResponse.MetadataResponseTopic
+
+    def answer(key, version, request):
+        nonlocal asked
+        if key == ApiVersionsRequest.TYPE_KEY:
+            return versions_answer()
+        asked += bool(request.topics)
+        partitions = 1 if lagging_answers is None or asked <= lagging_answers else 2
+        rows = [topic.MetadataResponsePartition(partition_index=number, leader_id=1) for number in range(partitions)]
+        broker = MetadataResponse.MetadataResponseBroker(node_id=1, host="127.0.0.1", port=port)
+        return MetadataResponse(brokers=[broker], topics=[topic(name="t", topic_id=b"t" * 16, partitions=rows)])
+
+    async with kafka_peer(answer) as port, Producer(bootstrap_servers=f"127.0.0.1:{port}", **QUICK) as sender:
+        if lagging_answers is None:
+            with pytest.raises(UnknownPartition, match="1 partitions"):
+                await sender._cluster.partition("t", 1)
+        else:
+            assert (await sender._cluster.partition("t", 1)).leader == 1
 
 
 async def test_stale_metadata_is_made_good_by_the_first_refusal():

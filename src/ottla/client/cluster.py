@@ -35,6 +35,7 @@ T = TypeVar("T")
 GROUP = 0
 TRANSACTION = 1
 PATIENCE_MS = 500.0  # after so long without an answer another broker is asked as well
+ADDED_PARTITION_MS = 1000.0  # how long a partition that nobody knows may still be one that was just added
 BACKOFF_FACTOR = 2
 BACKOFF_JITTER = 0.2
 _COORDINATOR_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
@@ -387,14 +388,26 @@ class Cluster:
         return found if len(found) == len(set(names)) and all(map(any, found.values())) else None
 
     async def partition(self, topic: str, partition: int) -> PartitionInfo:
+        """A broker that lags behind does not know of a partition that was just added: so it is asked for more than once."""
         info = (await self.topic(topic)).partition(partition)
-        if info is None:
+        if info is not None:
+            return info
+
+        async def look_up() -> PartitionInfo:
             await self.refresh({topic})
-            info = self.view.topics[topic].partition(partition) if topic in self.view.topics else None
-        if info is None:
-            count = len(self.view.topics[topic].partitions) if topic in self.view.topics else 0
-            raise UnknownPartition(f"{topic} has {count} partitions (0 to {count - 1}); there is no partition {partition}")
-        return info
+            known = self.view.topics.get(topic)
+            found = None if known is None else known.partition(partition)
+            if found is None:
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return found
+
+        try:
+            return await self.persist(look_up, timeout_ms=ADDED_PARTITION_MS if partition >= 0 else 0)
+        except ApiError as error:
+            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+        count = len(self.view.topics[topic].partitions) if topic in self.view.topics else 0
+        raise UnknownPartition(f"{topic} has {count} partitions (0 to {count - 1}); there is no partition {partition}")
 
     async def leader(self, topic: str, partition: int) -> int:
         """The broker that leads a partition; raises the retriable LEADER_NOT_AVAILABLE while there is none, or none with an address: a

@@ -111,7 +111,7 @@ class UnreadableRecords(ApiError):
 
 
 class UnknownPartition(OttlaError, ValueError):
-    """The topic has no such partition."""
+    """The topic has no such partition, nor did it get one within a second."""
 
 
 class IllegalState(OttlaError, RuntimeError):

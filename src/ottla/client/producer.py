@@ -265,14 +265,9 @@ class Producer(Client):
         return known
 
     async def _know_partition(self, topic: str, partition: int) -> _Known:
-        """A partition that the metadata at hand does not have: the topic may have grown since."""
-        if partition >= 0:
-            await self._cluster.refresh({topic})
-        known = await self._know(topic)
-        count = len(known.targets)
-        if not 0 <= partition < count:
-            raise UnknownPartition(f"{topic} has {count} partitions (0 to {count - 1}); there is no partition {partition}")
-        return known
+        """A partition that the metadata at hand does not have: the topic may have grown since. Raises if it has not."""
+        await self._cluster.partition(topic, partition)
+        return await self._know(topic)
 
     def _choose(self, info: TopicInfo, row: Row) -> int:
         partitioner = self._settings["partitioner"]
