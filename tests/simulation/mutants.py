@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.broker import coordinators, fetchers, markers, metadata_log, quorum
+from ottla.broker import coordinators, fetchers, markers, metadata_log, quorum, reading
 from ottla.broker.controller import ActiveController
-from ottla.broker.handlers import fetch as fetch_handler
 from ottla.broker.lifecycle import Lifecycle
 from ottla.broker.replicas import Replica, Replicas
 from ottla.groups.classic import ClassicGroup
@@ -170,14 +169,14 @@ def _with_epoch(batch: bytearray, epoch: int) -> bytes:
 
 def _shows_everything(self: Any, *arguments: Any) -> None:
     """As a follower is shown it. The log's own `read` is not touched: the simulator uses it, too."""
-    reader, self._follower = self._follower, max(self._follower, 0)
+    reader, self.follower = self.follower, max(self.follower, 0)
     try:
         _original_fill(self, *arguments)
     finally:
-        self._follower = reader
+        self.follower = reader
 
 
-_original_fill = fetch_handler._Turn._fill
+_original_fill = reading.Reading._fill
 
 
 def _believes_every_watermark(self: PartitionFollower, leader_high_watermark: int) -> bool:
@@ -277,9 +276,9 @@ MUTANTS = (
     Mutant("empty-epochs-stay", "an epoch without a record is not cut", ((LeaderEpochs, "truncate_end", _keeps_empty_epochs),)),
     Mutant("no-duplicate-check", "a batch that is sent again is appended again", ((Staging, "_check_duplicate", _nothing), (Staging, "_check_sequence", _nothing))),
     Mutant("producers-forgotten", "producers' sequences are forgotten at a restart", ((ProducerStates, "load", _forgets_producers),)),
-    Mutant("reads-uncommitted", "readers see what is not committed", ((fetch_handler._Turn, "_fill", _shows_everything),)),
-    Mutant("diverged-followers-count", "a leader counts fetches of followers whose log parts from its own", ((fetch_handler, "divergence", _nothing),), "replication"),
-    Mutant("stale-fetches-count", "a leader counts fetches of another epoch, and does not look whether the logs part", ((PartitionLeader, "check_follower", _any_epoch), (fetch_handler, "divergence", _nothing)), "replication"),
+    Mutant("reads-uncommitted", "readers see what is not committed", ((reading.Reading, "_fill", _shows_everything),)),
+    Mutant("diverged-followers-count", "a leader counts fetches of followers whose log parts from its own", ((reading, "divergence", _nothing),), "replication"),
+    Mutant("stale-fetches-count", "a leader counts fetches of another epoch, and does not look whether the logs part", ((PartitionLeader, "check_follower", _any_epoch), (reading, "divergence", _nothing)), "replication"),
     Mutant("damage-is-copied", "a follower does not look at checksums", ((storage_log, "check_batches", _nothing),), "storage"),
     Mutant("old-log-for-a-new-topic", "a topic that is created again gets the log of the former", ((Replicas, "_open", _opens_what_is_there), (Replicas, "_drop", _keeps_the_log)), "administration"),
     Mutant("last-word-cleaned", "the cleaner drops the newest record of a key, too", ((_Compaction, "_is_kept", _drops_the_last_word),), "storage"),

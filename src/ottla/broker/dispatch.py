@@ -46,18 +46,21 @@ class RequestContext:
 
 
 Handler = Callable[[Any, RequestContext], Any]
+# Serves a frame whose body begins at a position without making a message of it, or gives None: then it is served as any other.
+Shortcut = Callable[["Node", Connection, bytearray, RequestHead, int], Exchange | None]
 F = TypeVar("F", bound=Handler)
 
 
 class Served:
     """A row of the table with its handler. `readers` has what decoding a version takes, compiled on first use."""
 
-    __slots__ = ("api", "handler", "lets_next_start", "readers")
+    __slots__ = ("api", "handler", "lets_next_start", "readers", "shortcut")
 
-    def __init__(self, api: Api, handler: Handler, lets_next_start: bool) -> None:
+    def __init__(self, api: Api, handler: Handler, lets_next_start: bool, shortcut: Shortcut | None = None) -> None:
         self.api = api
         self.handler = handler
         self.lets_next_start = lets_next_start
+        self.shortcut = shortcut
         self.readers: dict[int, tuple[Reader, bool]] = {}
 
     def reader(self, version: int) -> tuple[Reader, bool]:
@@ -73,14 +76,16 @@ class Served:
 _SERVED: dict[str, dict[int, Served]] = {"broker": {}, "controller": {}}
 
 
-def handles(name: str, *, roles: tuple[str, ...] = ("broker",), lets_next_start: bool = False) -> Callable[[F], F]:
+def handles(
+    name: str, *, roles: tuple[str, ...] = ("broker",), lets_next_start: bool = False, shortcut: Shortcut | None = None
+) -> Callable[[F], F]:
     """Register a handler for a request of the table. `lets_next_start`: its order is fixed once it has returned."""
 
     def register(handler: F) -> F:
         api = BY_NAME[name]
         for role in roles:
             assert api.key not in _SERVED[role], f"{name} has two handlers"
-            _SERVED[role][api.key] = Served(api, handler, lets_next_start)
+            _SERVED[role][api.key] = Served(api, handler, lets_next_start, shortcut)
         return handler
 
     return register
@@ -107,10 +112,13 @@ class Dispatcher:
         if head.api_key == API_VERSIONS_KEY and version not in served.api.versions:
             return self._unknown_api_versions(served, connection, head)
         read, has_tags = served.reader(version)
+        position = skip_tags(frame, head.position) if has_tags else head.position
+        if served.shortcut is not None and (exchange := served.shortcut(self._node, connection, frame, head, position)):
+            return exchange
         context = RequestContext(self._node, connection, served.api, version, head.client_id)
         try:
             # What follows the request is not looked at, as in Kafka: librdkafka 2.x sends Metadata 13 with three bytes too many.
-            request, _ = read(frame, skip_tags(frame, head.position) if has_tags else head.position)
+            request, _ = read(frame, position)
         except (struct.error, IndexError, UnicodeDecodeError) as error:
             raise ProtocolError(f"{served.api.name} version {version} cannot be read: {error}") from None
         return self._exchange(served, request, context, head)

@@ -15,15 +15,17 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ottla.broker.sessions import PartitionData
+from ottla.broker.sessions import PartitionData, next_epoch
 from ottla.client.connection import SOFTWARE_NAME, SOFTWARE_VERSION, Connection, ConnectionOptions, connect
 from ottla.client.errors import ConnectionLost, NetworkError
 from ottla.metadata.image import NO_LEADER
 from ottla.model.errors import ApiError, ErrorCode, ProtocolError
 from ottla.model.ids import TopicPartition
+from ottla.protocol.codec import encode
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.messages.offsets import ListOffsetsRequest
 from ottla.protocol.messages.versions import ApiVersionsRequest
+from ottla.protocol.single_fetch import VERSION, SingleAnswer, SingleFetch, read_answer, write_request
 from ottla.replication.follower import FetchPosition, Restart, Truncate
 from ottla.replication.state import EpochEnd
 
@@ -161,17 +163,17 @@ class Fetcher:
                 return
             raise ApiError(ErrorCode(response.error_code))
         self._session_id = response.session_id
-        self._session_epoch = (
-            1 if response.session_id and self._session_epoch == 0 else self._session_epoch + bool(response.session_id)
-        )
+        if response.session_id:
+            self._session_epoch = next_epoch(self._session_epoch)
         await self._handle(response)
         if not response.session_id:
             self._forget_session()
 
     async def _poll(self, connection: Connection, request: FetchRequest) -> FetchResponse:
         self._is_polling = True
+        again = self._heard_single if connection.version_of(FetchRequest) == VERSION else None
         try:
-            response: FetchResponse = await connection.request(request)
+            response: FetchResponse = await connection.send(request, again=again)
             return response
         except ConnectionLost:
             self._node.doubts.connection_lost(self._leader_id)
@@ -229,7 +231,7 @@ class Fetcher:
                 asked = self._sent[key] = Asked(replica.topic_id, replica.follower.position, replica.log.log_start_offset)
                 if asked != before:
                     topic = topics.setdefault(asked.topic_id, FetchRequest.FetchTopic(topic=key.topic, topic_id=asked.topic_id))
-                    topic.partitions.append(self._partition(key, replica, asked))
+                    topic.partitions.append(self._partition(key, asked))
             if before is not None and (asked is None or asked.topic_id != before.topic_id):
                 row = forgotten.setdefault(
                     before.topic_id, FetchRequest.ForgottenTopic(topic=key.topic, topic_id=before.topic_id)
@@ -262,7 +264,7 @@ class Fetcher:
         limit_ms: int = self._node.settings["replica.fetch.wait.max.ms"]
         return min(limit_ms, 1 + int(min(self._resting.values()) - now_ms)) if self._resting else limit_ms
 
-    def _partition(self, key: TopicPartition, replica: Replica, asked: Asked) -> FetchRequest.FetchTopic.FetchPartition:
+    def _partition(self, key: TopicPartition, asked: Asked) -> FetchRequest.FetchTopic.FetchPartition:
         position = asked.position
         return FetchRequest.FetchTopic.FetchPartition(
             partition=key.partition,
@@ -271,8 +273,31 @@ class Fetcher:
             last_fetched_epoch=position.last_fetched_epoch,
             log_start_offset=asked.log_start_offset,
             partition_max_bytes=self._node.settings["replica.fetch.max.bytes"],
-            replica_directory_id=self._node.directory.directory_id,
-            high_watermark=replica.log.high_watermark,
+        )
+
+    def _request_single(self, key: TopicPartition, replica: Replica, now_ms: float) -> bytes:
+        """The same when nothing has happened but to this partition; its form is always the same."""
+        assert replica.follower is not None
+        settings, position = self._node.settings, replica.follower.position
+        log_start_offset = replica.log.log_start_offset
+        self._sent[key] = Asked(replica.topic_id, position, log_start_offset)
+        return write_request(
+            SingleFetch(
+                self._max_wait_ms(now_ms),
+                settings["replica.fetch.min.bytes"],
+                settings["replica.fetch.response.max.bytes"],
+                self._session_id,
+                self._session_epoch,
+                replica.topic_id,
+                key.partition,
+                position.current_leader_epoch,
+                position.offset,
+                position.last_fetched_epoch,
+                log_start_offset,
+                settings["replica.fetch.max.bytes"],
+                self._node.node_id,
+                self._node.lifecycle.broker_epoch,
+            )
         )
 
     # Hearing --------------------------------------------------------------------------------------------------------------
@@ -292,6 +317,29 @@ class Fetcher:
                 except ApiError as error:
                     self._rest(key, error)
 
+    def _heard_single(self, frame: bytearray, position: int) -> bytes | None:
+        """An answer with the records of one partition, the commonest, without a message made of it and without waking the task: a
+        producer waits for the request that follows, whose body is returned. None leaves the answer to the task."""
+        data = read_answer(frame, position)
+        if data is None or data.session_id != self._session_id or not data.session_id:
+            return None
+        key = TopicPartition(self._node.topic_name(data.topic_id) or "", data.partition)
+        replica, then = self._replicas.get(key), self._sent.get(key)
+        if replica is None or replica.follower is None or then is None or replica.follower.position != then.position:
+            return None
+        try:
+            self._append(replica, data)
+        except ApiError:
+            return None  # nothing was appended: the task finds the same, and lets the partition rest
+        self._rest_ms.pop(key, None)
+        self._session_epoch = next_epoch(self._session_epoch)
+        self._is_polling = True
+        now_ms = self._node.world.clock.monotonic_ms()
+        if self._touched or self._resting or now_ms - self._whole_ms >= WHOLE_MS:
+            self._touched[key] = None
+            return encode(self._request(), VERSION)
+        return self._request_single(key, replica, now_ms)
+
     async def _heard(self, replica: Replica, data: PartitionData) -> None:
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             await self._out_of_range(replica)
@@ -302,7 +350,7 @@ class Fetcher:
         else:
             self._append(replica, data)
 
-    def _append(self, replica: Replica, data: PartitionData) -> None:
+    def _append(self, replica: Replica, data: PartitionData | SingleAnswer) -> None:
         follower, log_ = replica.follower, replica.log
         assert follower is not None
         if data.records:

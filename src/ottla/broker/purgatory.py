@@ -21,14 +21,21 @@ class Wakeable(Protocol):
     def wake(self) -> None: ...
 
 
-class Watchers:
-    """Those that one partition can wake. `version` tells whoever looked before whether anything has happened since."""
+class Follows(Wakeable, Protocol):
+    """A follower's session, as one partition sees it."""
 
-    __slots__ = ("_parked", "version")
+    def mark(self) -> None:
+        """Something is to be told of the partition, but not at once."""
+
+
+class Watchers:
+    """Those that one partition can wake. Followers stay for as long as their sessions, everybody else for as long as they wait."""
+
+    __slots__ = ("_followers", "_parked")
 
     def __init__(self) -> None:
-        self.version = 0
         self._parked: dict[Wakeable, None] = {}  # in order of arrival: fair, and the same order in every run of a seed
+        self._followers: dict[Follows, None] = {}
 
     def __len__(self) -> int:
         return len(self._parked)
@@ -39,10 +46,24 @@ class Watchers:
     def discard(self, parked: Wakeable) -> None:
         self._parked.pop(parked, None)
 
+    def follow(self, follower: Follows) -> None:
+        self._followers[follower] = None
+
+    def unfollow(self, follower: Follows) -> None:
+        self._followers.pop(follower, None)
+
     def wake(self) -> None:
-        self.version += 1
+        for follower in self._followers:
+            follower.wake()
         for parked in self._parked:
             parked.wake()
+
+    def committed(self) -> None:
+        """Only the high watermark has moved: followers hear of it with their next records, as in Kafka."""
+        for parked in self._parked:
+            parked.wake()
+        for follower in self._followers:
+            follower.mark()
 
 
 class Parked(Generic[T]):

@@ -150,7 +150,7 @@ class Replica:
         if progress.high_watermark_moved and self.leader is not None:
             self.log.advance_high_watermark(self.leader.high_watermark)
         if progress.high_watermark_moved or progress.follower_start_moved:
-            self.watchers.wake()
+            self.watchers.committed()
         if progress.proposal is not None:
             self._replicas.propose(self, progress.proposal)
 

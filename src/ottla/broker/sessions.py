@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from ottla.broker.purgatory import Watchers
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.storage.log import Log
 
-PartitionData = FetchResponse.FetchableTopicResponse.PartitionData
+TopicReply = FetchResponse.FetchableTopicResponse
+PartitionData = TopicReply.PartitionData
+FetchPartition = FetchRequest.FetchTopic.FetchPartition
 NO_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
@@ -37,13 +39,14 @@ class Wanted:
     log_start_offset: int
     told_high_watermark: int = -1
     told_log_start_offset: int = -1
-    watchers: Watchers | None = None  # of the replica that was read last
-    seen_version: int = -1  # of the watchers, when there was nothing to tell
 
-    @property
-    def is_unchanged(self) -> bool:
-        """Nothing has happened to the partition since there was nothing to tell of it."""
-        return self.watchers is not None and self.watchers.version == self.seen_version
+    def ask(self, row: FetchPartition) -> None:
+        """What its reader wants of it now."""
+        self.offset = row.fetch_offset
+        self.max_bytes = row.partition_max_bytes
+        self.current_leader_epoch = row.current_leader_epoch
+        self.last_fetched_epoch = row.last_fetched_epoch
+        self.log_start_offset = row.log_start_offset
 
     def was_told(self, log: Log) -> bool:
         """Whether its reader knows where the log starts and what is committed."""
@@ -64,14 +67,25 @@ class Wanted:
         return news
 
 
+def next_epoch(epoch: int) -> int:
+    """A follower gets through all of them in a week."""
+    return 1 if epoch == MAX_EPOCH else epoch + 1
+
+
+class Ends(Protocol):
+    def end(self) -> None:
+        """The session is over."""
+
+
 @dataclass(slots=True)
 class Session:
     session_id: int
     uses_topic_ids: bool
     epoch: int = 1
     last_used_ms: float = 0.0
-    last_whole_ms: float = 0.0  # when all its partitions were last looked at
     wanted: dict[Key, Wanted] = field(default_factory=dict)
+    changed: list[Key] = field(default_factory=list)  # named or forgotten by the request that is being served
+    poll: Ends | None = None  # what waits on behalf of a follower from one request to the next
 
 
 class FetchSessions:
@@ -86,7 +100,7 @@ class FetchSessions:
     def begin(self, request: FetchRequest, version: int, now_ms: float) -> tuple[Session | None, Iterable[Wanted]]:
         """The session, if the request goes on with one, and the partitions to fetch. Raises ApiError."""
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(request.session_id, None)
+            self._end(request.session_id)
             return None, _wanted(request).values()
         session = self._sessions.get(request.session_id)
         if session is None:
@@ -96,21 +110,40 @@ class FetchSessions:
         if session.uses_topic_ids != (version >= 13):
             raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         self._update(session, request)
-        session.epoch = 1 if session.epoch == MAX_EPOCH else session.epoch + 1
-        session.last_used_ms = now_ms
-        self._sessions[session.session_id] = self._sessions.pop(session.session_id)
+        self.go_on(session, now_ms)
         return session, session.wanted.values()
 
+    def at(self, session_id: int, epoch: int) -> Session | None:
+        """The session with topic ids that a request of this epoch goes on with."""
+        session = self._sessions.get(session_id)
+        return session if session is not None and session.epoch == epoch and session.uses_topic_ids else None
+
+    def go_on(self, session: Session, now_ms: float) -> None:
+        session.epoch = next_epoch(session.epoch)
+        session.last_used_ms = now_ms
+        self._sessions[session.session_id] = self._sessions.pop(session.session_id)
+
+    def _end(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None and session.poll is not None:
+            session.poll.end()
+
     def _update(self, session: Session, request: FetchRequest) -> None:
-        for key, wanted in _wanted(request).items():
-            known = session.wanted.get(key)
-            if known is not None:
-                wanted.told_high_watermark = known.told_high_watermark
-                wanted.told_log_start_offset = known.told_log_start_offset
-            session.wanted[key] = wanted
-        for topic in request.forgotten_topics_data:
-            for partition in topic.partitions:
-                session.wanted.pop((topic.topic, topic.topic_id, partition), None)
+        session.changed = []
+        for topic in request.topics:
+            for row in topic.partitions:
+                key = (topic.topic, topic.topic_id, row.partition)
+                known = session.wanted.get(key)
+                if known is None:
+                    session.wanted[key] = _made(topic, row)
+                else:
+                    known.ask(row)
+                session.changed.append(key)
+        for forgotten in request.forgotten_topics_data:
+            for partition in forgotten.partitions:
+                key = (forgotten.topic, forgotten.topic_id, partition)
+                session.wanted.pop(key, None)
+                session.changed.append(key)
 
     def create(self, wanted: Iterable[Wanted], version: int, session_id: int, slots: int, now_ms: float) -> Session | None:
         """A new session, unless all slots are taken by sessions in use."""
@@ -118,7 +151,7 @@ class FetchSessions:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now_ms - oldest.last_used_ms < EVICTION_MS:
                 return None
-            del self._sessions[oldest.session_id]
+            self._end(oldest.session_id)
         session = Session(session_id, version >= 13, last_used_ms=now_ms)
         session.wanted = {(row.topic, row.topic_id, row.partition): row for row in wanted}
         self._sessions[session_id] = session
@@ -126,6 +159,28 @@ class FetchSessions:
 
     def has(self, session_id: int) -> bool:
         return session_id in self._sessions
+
+
+def is_urgent(data: PartitionData) -> bool:
+    """What a reader must hear of at once, whether or not there are records for it."""
+    return data.error_code != 0 or data.diverging_epoch.epoch >= 0 or data.preferred_read_replica >= 0
+
+
+def answer(session: Session | None, results: list[tuple[Wanted, PartitionData]], session_id: int) -> FetchResponse:
+    """Without a session all of it, else what is news."""
+    response = FetchResponse(session_id=session_id)
+    topic: TopicReply | None = None
+    for wanted, data in results:
+        news = wanted.is_news(data)  # also of a new session, which remembers what it was told first
+        if session is not None and not news:
+            continue
+        if topic is None or (topic.topic, topic.topic_id) != (wanted.topic, wanted.topic_id):
+            topic = TopicReply(topic=wanted.topic, topic_id=wanted.topic_id)
+            response.responses.append(topic)
+        topic.partitions.append(data)
+        if session is not None and len(data.records):
+            to_the_end(session, wanted)
+    return response
 
 
 def to_the_end(session: Session, wanted: Wanted) -> None:
@@ -136,16 +191,18 @@ def to_the_end(session: Session, wanted: Wanted) -> None:
 
 def _wanted(request: FetchRequest) -> dict[Key, Wanted]:
     return {
-        (topic.topic, topic.topic_id, row.partition): Wanted(
-            topic.topic,
-            topic.topic_id,
-            row.partition,
-            row.fetch_offset,
-            row.partition_max_bytes,
-            row.current_leader_epoch,
-            row.last_fetched_epoch,
-            row.log_start_offset,
-        )
-        for topic in request.topics
-        for row in topic.partitions
+        (topic.topic, topic.topic_id, row.partition): _made(topic, row) for topic in request.topics for row in topic.partitions
     }
+
+
+def _made(topic: FetchRequest.FetchTopic, row: FetchPartition) -> Wanted:
+    return Wanted(
+        topic.topic,
+        topic.topic_id,
+        row.partition,
+        row.fetch_offset,
+        row.partition_max_bytes,
+        row.current_leader_epoch,
+        row.last_fetched_epoch,
+        row.log_start_offset,
+    )

@@ -35,7 +35,7 @@ from ottla.host.network import NameNotFound, Network
 from ottla.model.errors import ApiError, ErrorCode, OttlaError, ProtocolError
 from ottla.protocol.apis import APIS
 from ottla.protocol.codec import decode
-from ottla.protocol.framing import API_VERSIONS_KEY, Frames, FrameSizeError, request_frame, skip_tags
+from ottla.protocol.framing import API_VERSIONS_KEY, Frames, FrameSizeError, request_frame, request_head, skip_tags
 from ottla.protocol.messages.versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.schema import Message, Versions
 
@@ -54,6 +54,9 @@ _INT16 = struct.Struct(">h")
 
 M = TypeVar("M", bound=Message)
 Authenticate = Callable[["Connection"], Awaitable[None]]
+# Sees the body of an answer, from a position of its frame, before it is decoded, and may dispose of it: the body of the next request of
+# the same kind is then sent at once, in the place of the one answered.
+Again = Callable[[bytearray, int], bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +71,18 @@ class ConnectionOptions:
 
 
 class _Pending:
-    __slots__ = ("correlation_id", "future", "response", "timer", "version")
+    __slots__ = ("again", "correlation_id", "delay", "future", "request", "until", "version")
 
     def __init__(
-        self, correlation_id: int, response: type[Message], version: int, future: asyncio.Future[Any], timer: asyncio.TimerHandle
+        self, request: type[Message], version: int, delay: float, future: asyncio.Future[Any], again: Again | None
     ) -> None:
-        self.correlation_id = correlation_id
-        self.response = response
+        self.request = request
         self.version = version
+        self.delay = delay  # seconds that the peer has
         self.future = future
-        self.timer = timer
+        self.again = again
+        self.correlation_id = -1
+        self.until = 0.0  # loop time
 
 
 async def connect(network: Network, host: str, port: int, options: ConnectionOptions | None = None) -> Connection:
@@ -130,6 +135,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._pending: deque[_Pending] = deque()
         self._waiting_for_room: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0
         self._next_id = FIRST_CORRELATION_ID
         self._closed: NetworkError | None = None
         self._chosen: dict[type[Message], int] = {}
@@ -185,18 +192,19 @@ class Connection(asyncio.BufferedProtocol):
             await room
         return await self.send(request, version=version, timeout_ms=timeout_ms)
 
-    def send(self, request: Message, *, version: int | None = None, timeout_ms: float | None = None) -> asyncio.Future[Any]:
-        """Write a request now; the future gives the answer. The caller keeps to the in-flight limit."""
+    def send(
+        self, request: Message, *, version: int | None = None, timeout_ms: float | None = None, again: Again | None = None
+    ) -> asyncio.Future[Any]:
+        """Write a request now; the future gives the answer, with `again` the first that it left. The caller keeps to the in-flight limit."""
         if self._closed is not None:
             raise self._closed
         if version is None:
             version = self.version_of(type(request))
-        correlation_id = self._write(request, version)
-        future: asyncio.Future[Any] = self._loop.create_future()
         delay = (self.options.request_timeout_ms if timeout_ms is None else timeout_ms) / 1000
-        timer = self._loop.call_later(delay, self._time_out, type(request).__name__, delay)
-        self._pending.append(_Pending(correlation_id, APIS[request.TYPE_KEY].response, version, future, timer))
-        return future
+        pending = _Pending(type(request), version, delay, self._loop.create_future(), again)
+        pending.correlation_id = self._write(request, version)
+        self._await_answer(pending)
+        return pending.future
 
     def send_unanswered(self, request: Message, *, version: int | None = None) -> None:
         """Write a request that brokers do not answer: Produce with acks=0."""
@@ -206,14 +214,46 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write(self, request: Message, version: int) -> int:
         assert self._transport is not None
-        correlation_id = self._next_id
-        self.sent += 1
-        self._next_id = 0 if correlation_id == LAST_CORRELATION_ID else correlation_id + 1
+        correlation_id = self._correlation_id()
         self._transport.writelines(request_frame(request, version, correlation_id, self.options.client_id))
         return correlation_id
 
-    def _time_out(self, name: str, delay: float) -> None:
-        self._fail(RequestTimedOut(f"{self.address} did not answer {name} within {delay * 1000:g} ms"))
+    def _write_again(self, pending: _Pending, body: bytes) -> None:
+        assert self._transport is not None
+        pending.correlation_id = correlation_id = self._correlation_id()
+        head = request_head(pending.request, pending.version, correlation_id, self.options.client_id, len(body))
+        self._transport.write(head + body)
+        self._await_answer(pending)
+
+    def _correlation_id(self) -> int:
+        given = self._next_id
+        self.sent += 1
+        self._next_id = 0 if given == LAST_CORRELATION_ID else given + 1
+        return given
+
+    def _await_answer(self, pending: _Pending) -> None:
+        """One timer for all requests: mostly an answer comes long before its time is up, and the timer finds others to wait for."""
+        pending.until = until = self._loop.time() + pending.delay
+        self._pending.append(pending)
+        if self._timer is None or until < self._timer_due:
+            self._arm(until)
+
+    def _arm(self, until: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due = until
+        self._timer = self._loop.call_at(until, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        if not self._pending:
+            return
+        first = min(self._pending, key=lambda pending: pending.until)
+        if first.until > self._loop.time():
+            self._arm(first.until)
+            return
+        name = first.request.__name__
+        self._fail(RequestTimedOut(f"{self.address} did not answer {name} within {first.delay * 1000:g} ms"))
 
     # Set-up ------------------------------------------------------------------------------------------------------------
 
@@ -263,22 +303,33 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(ConnectionLost(f"{self.address} answered request {correlation_id}, which is not the next in line"))
             return
         pending = self._pending.popleft()
-        pending.timer.cancel()
-        while self._waiting_for_room and len(self._pending) < self.options.max_in_flight:
-            room = self._waiting_for_room.popleft()
-            if not room.done():
-                room.set_result(None)
-                break
-        if pending.future.done():  # the caller gave up; the answer is of no use
-            return
         try:
-            message = _decode_answer(pending, frame, _INT32.size)
+            if pending.again is not None and not pending.future.done() and self._goes_on(pending, pending.again, frame):
+                return
+            self._make_room()
+            if pending.future.done():  # the caller gave up; the answer is of no use
+                return
+            message = _decode_answer(pending, frame)
             if throttle_ms := getattr(message, "throttle_time_ms", 0):
                 self.throttled_until = self._loop.time() + throttle_ms / 1000
             pending.future.set_result(message)
         except ProtocolError as error:
             pending.future.set_exception(error)
             self._fail(ConnectionLost(f"{self.address} sent an answer that cannot be read: {error}"))
+
+    def _goes_on(self, pending: _Pending, again: Again, frame: bytearray) -> bool:
+        body = again(frame, _body_start(pending, frame))
+        if body is None:
+            return False
+        self._write_again(pending, body)
+        return True
+
+    def _make_room(self) -> None:
+        while self._waiting_for_room and len(self._pending) < self.options.max_in_flight:
+            room = self._waiting_for_room.popleft()
+            if not room.done():
+                room.set_result(None)
+                break
 
     def _unreadable(self, start: bytes) -> NetworkError:
         if start[:1] in (b"\x15", b"\x16") and start[1:2] == b"\x03":
@@ -303,8 +354,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
         pending, self._pending = self._pending, deque()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for entry in pending:
-            entry.timer.cancel()
             if not entry.future.done():
                 entry.future.set_exception(error)
                 entry.future.exception()  # nobody may be waiting any more; that is not worth a complaint
@@ -316,12 +369,14 @@ class Connection(asyncio.BufferedProtocol):
             self.on_lost(self, error)
 
 
-def _decode_answer(pending: _Pending, frame: bytearray, position: int) -> Message:
-    response, version = pending.response, pending.version
-    if response is ApiVersionsResponse:
-        # The peer may not know this version: the error code comes first in every version, so it can be read before the rest.
-        if _INT16.unpack_from(frame, position)[0] == ErrorCode.UNSUPPORTED_VERSION:
-            version = 0
-    elif version in response.FLEXIBLE:
-        position = skip_tags(frame, position)
-    return decode(response, version, frame, position)
+def _decode_answer(pending: _Pending, frame: bytearray) -> Message:
+    response, version = APIS[pending.request.TYPE_KEY].response, pending.version
+    # The peer may not know this version: the error code comes first in every version, so it can be read before the rest.
+    if response is ApiVersionsResponse and _INT16.unpack_from(frame, _INT32.size)[0] == ErrorCode.UNSUPPORTED_VERSION:
+        version = 0
+    return decode(response, version, frame, _body_start(pending, frame))
+
+
+def _body_start(pending: _Pending, frame: bytearray) -> int:
+    flexible = pending.version in pending.request.FLEXIBLE and pending.request.TYPE_KEY != API_VERSIONS_KEY
+    return skip_tags(frame, _INT32.size) if flexible else _INT32.size

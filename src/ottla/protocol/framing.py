@@ -19,6 +19,7 @@ API_VERSIONS_KEY = 18
 _SIZE = struct.Struct(">i")
 _REQUEST = struct.Struct(">hhih")  # api key, version, correlation id, length of the client id
 _REQUEST_SIZE = _REQUEST.size
+_SIZED_REQUEST = struct.Struct(">ihhih")
 _SIZE_AND_ID = struct.Struct(">ii")
 _SIZE_AND_ID_AND_NO_TAGS = struct.Struct(">iix")
 
@@ -155,13 +156,16 @@ def skip_tags(frame: bytes | bytearray, position: int) -> int:
 
 def request_frame(request: Message, version: int, correlation_id: int, client_id: str | None) -> list[Any]:
     """The parts of a whole request, its length first."""
-    name = b"" if client_id is None else client_id.encode()
-    head = _REQUEST.pack(request.TYPE_KEY, version, correlation_id, -1 if client_id is None else len(name)) + name
+    body = encode_parts(request, version)
+    return [request_head(type(request), version, correlation_id, client_id, sum(map(len, body))), *body]
+
+
+def request_head(request: type[Message], version: int, correlation_id: int, client_id: str | None, size: int) -> bytes:
+    """What stands before the body of a request, which has `size` bytes."""
+    name, length = (b"", -1) if client_id is None else (client_id.encode(), len(client_id.encode()))
     if version in request.FLEXIBLE:
-        head += b"\x00"
-    parts = [b"", head, *encode_parts(request, version)]
-    parts[0] = _SIZE.pack(sum(map(len, parts)))
-    return parts
+        name += b"\x00"  # no tags
+    return _SIZED_REQUEST.pack(_REQUEST_SIZE + len(name) + size, request.TYPE_KEY, version, correlation_id, length) + name
 
 
 def response_frame(response: Message, version: int, correlation_id: int) -> list[Any]:
