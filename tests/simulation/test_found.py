@@ -8,14 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from ottla.broker.dispatch import Dispatcher, RequestContext, Served
+from ottla.broker.dispatch import Dispatcher, RequestContext, Route, Served
+from ottla.broker.server import Exchange
 from ottla.client.admin import Admin
 from ottla.client.consumer import Consumer
 from ottla.host import World
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.protocol.apis import BY_NAME
-from ottla.protocol.framing import RequestHead
+from ottla.protocol.codec import reader
 from ottla.storage.config import LogConfig
 from ottla.storage.log import Log
 from tests.simulation.clients import cluster_of
@@ -230,8 +231,10 @@ def test_a_refusal_that_nobody_waits_for_any_more_is_no_complaint() -> None:
             connection = broker.node.server.factory("CONTROLLER", dispatcher)()
             api = BY_NAME["CreateTopics"]
             context = RequestContext(broker.node, connection, api, api.versions.last, None)
-            head = RequestHead(api.key, api.versions.last, 1, None, 0)
-            exchange = dispatcher._exchange(Served(api, refuses_when_abandoned, False), api.request(), context, head)
+            served = Served(api, refuses_when_abandoned, False)
+            route = Route(served, context, reader(api.request, api.versions.last), b"")
+            exchange = dispatcher._answer(route, api.request(), 1)
+            assert isinstance(exchange, Exchange)
             assert exchange.later is not None
             await asyncio.sleep(1)
             exchange.later.cancel()

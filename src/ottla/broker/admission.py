@@ -10,7 +10,17 @@ from __future__ import annotations
 import struct
 
 from ottla.model.errors import ApiError, ErrorCode
-from ottla.records.batch import LENGTH_PREFIX, MAGIC, NO_TIMESTAMP, BatchHeader, check_batches, check_produced, clear_append_time
+from ottla.records.batch import (
+    CODEC_MASK,
+    LENGTH_PREFIX,
+    MAGIC,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_BIT,
+    BatchHeader,
+    check_batches,
+    check_produced,
+    clear_append_time,
+)
 from ottla.records.builder import build_batch
 from ottla.records.compression import ZSTD
 from ottla.records.record import Record, decode_batch
@@ -36,7 +46,7 @@ def one_batch(records: memoryview | bytes | None, version: int) -> Batches:
         raise
     if len(batches) != 1:
         raise ApiError(ErrorCode.INVALID_RECORD, "a produce request must hold exactly one record batch for each partition")
-    codec = batches[0][1].codec
+    codec = batches[0][1].attributes & CODEC_MASK
     if codec > ZSTD or (codec == ZSTD and version < FIRST_WITH_ZSTD):
         raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {codec} in a produce request of version {version}")
     return batches
@@ -58,22 +68,23 @@ def admit(
 ) -> tuple[Buffer, Batches]:
     """What a partition's settings ask of the one batch. Raises ApiError, or RecordsInvalid with the records at fault."""
     assert records is not None
-    [(_, header)] = batches
-    if header.is_log_append_time and not config.log_append_time:
+    header = batches[0][1]
+    if header.attributes & TIMESTAMP_TYPE_BIT and not config.log_append_time:
         records = _as_create_time(records)
         [(_, header)] = batches = check_batches(records)
     if header.base_offset != 0:
         raise ApiError(ErrorCode.INVALID_RECORD, f"a produced batch must have the base offset 0, not {header.base_offset}")
     check_produced(header)
-    if header.size > config.max_message_bytes:
+    size = header.batch_length + LENGTH_PREFIX
+    if size > config.max_message_bytes:
         raise ApiError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"The record batch size in the append is {header.size} bytes which exceeds the maximum configured value of {config.max_message_bytes}.",
+            f"The record batch size in the append is {size} bytes which exceeds the maximum configured value of {config.max_message_bytes}.",
         )
     unpacked = _check_inside(records, header, config, now_ms)
     if config.codec is not None and config.codec != header.codec:
         return _pack_anew(records, header, unpacked, config)
-    if isinstance(records, bytearray) or (isinstance(records, memoryview) and not records.readonly):
+    if (isinstance(records, memoryview) and not records.readonly) or isinstance(records, bytearray):
         return records, batches  # part of the frame, which is ours alone: offsets are stamped in place
     return bytearray(records), batches
 
@@ -92,7 +103,7 @@ def _check_inside(
     limits = not config.log_append_time
     late = limits and header.max_timestamp - now_ms > config.timestamp_after_max_ms
     early = limits and now_ms - header.base_timestamp > config.timestamp_before_max_ms and header.base_timestamp != NO_TIMESTAMP
-    if not (config.compact or late or early or header.is_log_append_time):
+    if not (config.compact or late or early or header.attributes & TIMESTAMP_TYPE_BIT):
         return None
     unpacked = decode_batch(records, limit=config.max_message_bytes)
     rules = RecordRules(

@@ -2,6 +2,9 @@
 
 A handler is a function of (request, context). It returns the response, or an awaitable of it when it must wait, or `Parked`; None means
 that no reply is wanted. Raising ApiError answers with that code wherever the response has a place for it.
+
+Requests of one connection mostly begin alike: the same API, version and client id. What follows from these is worked out once
+(`Route`) and found again by comparing bytes.
 """
 
 from __future__ import annotations
@@ -27,10 +30,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ottla.dispatch")
 ANONYMOUS = "User:ANONYMOUS"
+_KIND_AND_ID = struct.Struct(">ii")  # how a request begins: API key and version as one number, and the correlation id
 
 
 class RequestContext:
-    """Who asks, how, and of whom."""
+    """Who asks, how, and of whom. The same object for all requests that a connection begins in the same way: nobody changes it."""
 
     __slots__ = ("address", "api", "client_id", "connection", "listener", "node", "principal", "version")
 
@@ -46,8 +50,8 @@ class RequestContext:
 
 
 Handler = Callable[[Any, RequestContext], Any]
-# Serves a frame whose body begins at a position without making a message of it, or gives None: then it is served as any other.
-Shortcut = Callable[["Node", Connection, bytearray, RequestHead, int], Exchange | None]
+# Serves a frame, whose body begins at a position, under a correlation id without making a message of it; None: serve it as any other.
+Shortcut = Callable[[bytearray, int, int, RequestContext], Answer | Exchange]
 F = TypeVar("F", bound=Handler)
 
 
@@ -71,6 +75,23 @@ class Served:
                 raise ProtocolError(f"{self.api.name} version {version} is not served, only {self.api.versions}")
             found = self.readers[version] = reader(self.api.request, version), version in self.api.request.FLEXIBLE
         return found
+
+
+class Route:
+    """Where requests go whose headers differ only in their correlation ids. `head` is what follows that id in such a frame, the client's
+    name and the tags, so a frame that has the same bytes there has its body at the same `position`."""
+
+    __slots__ = ("context", "handler", "head", "lets_next_start", "position", "read", "shortcut", "version")
+
+    def __init__(self, served: Served, context: RequestContext, read: Reader, head: bytes) -> None:
+        self.context = context
+        self.version = context.version
+        self.handler = served.handler
+        self.lets_next_start = served.lets_next_start
+        self.shortcut = served.shortcut
+        self.read = read
+        self.head = head
+        self.position = _KIND_AND_ID.size + len(head)
 
 
 _SERVED: dict[str, dict[int, Served]] = {"broker": {}, "controller": {}}
@@ -102,68 +123,86 @@ class Dispatcher:
         self._node = node
         self._served = served_by(role)
 
-    def __call__(self, connection: Connection, frame: bytearray) -> Exchange:
-        head = read_request_head(frame)
+    def __call__(self, connection: Connection, frame: bytearray) -> Answer | Exchange:
+        route = None
+        try:
+            kind, correlation_id = _KIND_AND_ID.unpack_from(frame)
+            route = connection.routes.get(kind)
+            if route is None or not frame.startswith(route.head, _KIND_AND_ID.size):
+                head = read_request_head(frame)
+                route = self._route(connection, frame, head)
+                if route is None:
+                    return self._unknown_api_versions(connection, head)
+                connection.routes[kind] = route
+            if route.shortcut is not None:
+                outcome = route.shortcut(frame, route.position, correlation_id, route.context)
+                if outcome is not None:
+                    return outcome
+            # What follows the request is not looked at, as in Kafka: librdkafka 2.x sends Metadata 13 with three bytes too many.
+            request, _ = route.read(frame, route.position)
+        except (struct.error, IndexError, UnicodeDecodeError) as error:
+            named = "a request" if route is None else f"{route.context.api.name} version {route.version}"
+            raise ProtocolError(f"{named} cannot be read: {error}") from None
+        return self._answer(route, request, correlation_id)
+
+    def _route(self, connection: Connection, frame: bytearray, head: RequestHead) -> Route | None:
+        """None for ApiVersions of a version that is not served. Raises ProtocolError for anything else that is not."""
         served = self._served.get(head.api_key)
         if served is None:
             named = APIS.get(head.api_key)
             raise ProtocolError(f"API key {head.api_key} ({named.name if named else 'unknown'}) is not served here")
-        version = head.api_version
-        if head.api_key == API_VERSIONS_KEY and version not in served.api.versions:
-            return self._unknown_api_versions(served, connection, head)
-        read, has_tags = served.reader(version)
+        if head.api_key == API_VERSIONS_KEY and head.api_version not in served.api.versions:
+            return None
+        read, has_tags = served.reader(head.api_version)
         position = skip_tags(frame, head.position) if has_tags else head.position
-        if served.shortcut is not None and (exchange := served.shortcut(self._node, connection, frame, head, position)):
-            return exchange
-        context = RequestContext(self._node, connection, served.api, version, head.client_id)
-        try:
-            # What follows the request is not looked at, as in Kafka: librdkafka 2.x sends Metadata 13 with three bytes too many.
-            request, _ = read(frame, position)
-        except (struct.error, IndexError, UnicodeDecodeError) as error:
-            raise ProtocolError(f"{served.api.name} version {version} cannot be read: {error}") from None
-        return self._exchange(served, request, context, head)
+        context = RequestContext(self._node, connection, served.api, head.api_version, head.client_id)
+        return Route(served, context, read, bytes(frame[_KIND_AND_ID.size : position]))
 
-    def _exchange(self, served: Served, request: Message, context: RequestContext, head: RequestHead) -> Exchange:
+    def _answer(self, route: Route, request: Message, correlation_id: int) -> Answer | Exchange:
+        context = route.context
         try:
-            response = served.handler(request, context)
+            response = route.handler(request, context)
         except ApiError as error:
             response = refusal(request, context.api, error)
         except Exception:
             log.exception("request failed api=%s version=%d", context.api.name, context.version)
             response = refusal(request, context.api, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
-        if response is None or isinstance(response, Message):
-            return Exchange(finished(response, context, head))
-        lets_next_start = served.lets_next_start
-        if inspect.iscoroutine(response):
-            response = asyncio.ensure_future(response)
-            lets_next_start = False  # a coroutine has only just begun: its order is not fixed yet
-        later = _Later(request, context, head)
+        if response is None:
+            return None
+        if isinstance(response, Message):
+            return response_frame(response, route.version, correlation_id)
+        later = _Later(request, context, correlation_id)
+        lets_next_start = route.lets_next_start
         if isinstance(response, Parked):
             response.deliver_to(later.deliver)
             later.abandon = response.leave
-        else:
-            response.add_done_callback(later.finish)
-            later.abandon = response.cancel
+            return Exchange(None, later, lets_next_start)
+        if inspect.iscoroutine(response):
+            response = asyncio.ensure_future(response)
+            lets_next_start = False  # a coroutine has only just begun: its order is not fixed yet
+        response.add_done_callback(later.finish)
+        later.abandon = response.cancel
         return Exchange(None, later, lets_next_start)
 
-    def _unknown_api_versions(self, served: Served, connection: Connection, head: RequestHead) -> Exchange:
+    def _unknown_api_versions(self, connection: Connection, head: RequestHead) -> Answer:
         """A client newer than us is told, in the form every client reads, what to come back with (KIP-511)."""
+        served = self._served[API_VERSIONS_KEY]
         context = RequestContext(self._node, connection, served.api, 0, head.client_id)
         response = served.handler(served.api.request(), context)
         response.error_code = ErrorCode.UNSUPPORTED_VERSION
-        return Exchange(response_frame(response, 0, head.correlation_id))
+        return response_frame(response, 0, head.correlation_id)
 
 
 class _Later(Later):
     """Turns the response of a handler that had to wait into the answer of a connection."""
 
-    __slots__ = ("_context", "_head", "_request")
+    __slots__ = ("_context", "_correlation_id", "_request")
 
-    def __init__(self, request: Message, context: RequestContext, head: RequestHead) -> None:
+    def __init__(self, request: Message, context: RequestContext, correlation_id: int) -> None:
         super().__init__()
         self._request = request
         self._context = context
-        self._head = head
+        self._correlation_id = correlation_id
 
     def finish(self, response: asyncio.Future[Any]) -> None:
         if response.cancelled():
@@ -177,7 +216,8 @@ class _Later(Later):
         if self.is_done:
             return
         try:
-            answer = finished(response if failure is None else self._refusal(failure), self._context, self._head)
+            reply = response if failure is None else self._refusal(failure)
+            answer = None if reply is None else response_frame(reply, self._context.version, self._correlation_id)
         except ProtocolError as error:
             self.give(None, error)
             return
@@ -188,9 +228,3 @@ class _Later(Later):
             return refusal(self._request, self._context.api, failure)
         log.error("request failed api=%s version=%d", self._context.api.name, self._context.version, exc_info=failure)
         return refusal(self._request, self._context.api, ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
-
-
-def finished(response: Message | None, context: RequestContext, head: RequestHead) -> Answer:
-    if response is None:
-        return None
-    return response_frame(response, context.version, head.correlation_id)

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.purgatory import Parked
 from ottla.broker.reading import Reading, part
 from ottla.broker.replicas import Replica
-from ottla.broker.server import Connection, Exchange, Later
+from ottla.broker.server import Answer, Connection, Exchange, Later
 from ottla.broker.sessions import Key, PartitionData, Session, Wanted, answer, is_urgent, to_the_end
 from ottla.model.errors import ApiError, ProtocolError
-from ottla.protocol.framing import RequestHead, response_frame
+from ottla.protocol.framing import response_frame
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.single_fetch import VERSION, SingleFetch, read_request, write_answer
 from ottla.replication.state import NO_EPOCH
@@ -120,7 +120,9 @@ class FollowerPoll(Parked[Any]):
         assert isinstance(found, FetchResponse)
         return found
 
-    def ask_single(self, fetch: SingleFetch, followed: Followed, correlation_id: int, connection: Connection) -> Exchange:
+    def ask_single(
+        self, fetch: SingleFetch, followed: Followed, correlation_id: int, connection: Connection
+    ) -> Answer | Exchange:
         """The same for a request that named one partition, which the session knows."""
         self._finish()
         wanted = followed.wanted
@@ -137,7 +139,7 @@ class FollowerPoll(Parked[Any]):
         self._node.fetch_sessions.go_on(self._session, now_ms)
         found = self._begin([followed], now_ms, final=fetch.max_wait_ms <= 0)
         if found is not None:
-            return Exchange(self._parts(found))
+            return self._parts(found)
         later.abandon = self.leave
         self._deliver = self._give
         self._wait(fetch.max_wait_ms, connection)
@@ -357,16 +359,16 @@ def end_poll(connection: Connection) -> None:
         poll.end()
 
 
-def single_fetch(node: Node, connection: Connection, frame: bytearray, head: RequestHead, position: int) -> Exchange | None:
-    """The short way of a Fetch, if it is such a one. `position` is where its body begins."""
-    if head.api_version != VERSION:
+def single_fetch(frame: bytearray, position: int, correlation_id: int, context: RequestContext) -> Answer | Exchange:
+    """The short way of a Fetch, if it is such a one."""
+    if context.version != VERSION:
         return None
     fetch = read_request(frame, position)
     if fetch is None:
         return None
-    session = node.fetch_sessions.at(fetch.session_id, fetch.session_epoch)
+    session = context.node.fetch_sessions.at(fetch.session_id, fetch.session_epoch)
     if session is None or session.poll is None:
         return None
     assert isinstance(session.poll, FollowerPoll)
     followed = session.poll.single(fetch)
-    return None if followed is None else session.poll.ask_single(fetch, followed, head.correlation_id, connection)
+    return None if followed is None else session.poll.ask_single(fetch, followed, correlation_id, context.connection)

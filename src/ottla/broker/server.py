@@ -75,7 +75,7 @@ class Later:
 
 
 class Exchange:
-    """What a dispatcher gives back for a frame: an answer now, or later."""
+    """A request that was started and not answered: its answer comes later, or must wait for those before it."""
 
     __slots__ = ("answer", "later", "lets_next_start")
 
@@ -85,7 +85,7 @@ class Exchange:
         self.lets_next_start = lets_next_start
 
 
-Dispatch = Callable[["Connection", bytearray], Exchange]
+Dispatch = Callable[["Connection", bytearray], Answer | Exchange]
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -104,6 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         self.listener = listener
         self.address = ""
         self.session: dict[str, Any] = {}  # what a connection remembers of itself: client software, authentication
+        self.routes: dict[int, Any] = {}  # what the dispatcher remembers of the requests seen here, by API key and version
 
     # Called by the loop -------------------------------------------------------------------------------------------------
 
@@ -120,11 +121,17 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             frames = self._frames.filled(nbytes)
-            if frames:
-                self._waiting.extend(frames)
-                self._start()
-                if self._waiting and self.interrupt is not None:
-                    self.interrupt()
+            if not frames:
+                return
+            if len(frames) == 1 and not self._waiting and not self._blocked and self._transport is not None:
+                self._serve(frames[0])
+                if self._paused or self._sender.queued > MAX_QUEUED_BYTES:  # type: ignore[union-attr]
+                    self._pause_or_resume_reading()
+                return
+            self._waiting.extend(frames)
+            self._start()
+            if self._waiting and self.interrupt is not None:
+                self.interrupt()
         except ProtocolError as error:
             self._refuse(error)
 
@@ -137,6 +144,7 @@ class Connection(asyncio.BufferedProtocol):
             if exchange.later is not None:
                 exchange.later.cancel()
         self._exchanges.clear()
+        self.routes.clear()  # they know this connection
         self._transport = None
         if self.on_lost is not None:
             self.on_lost()
@@ -166,16 +174,23 @@ class Connection(asyncio.BufferedProtocol):
     def _start(self) -> None:
         """Start what may start; stop reading when too much waits."""
         while self._waiting and not self._blocked and self._transport is not None:
-            exchange = self._dispatch(self, self._waiting.popleft())
-            later = exchange.later
-            if later is None and not self._exchanges:
-                self._send(exchange.answer)
-                continue
-            self._exchanges.append(exchange)
-            self._blocked = not exchange.lets_next_start and later is not None
-            if later is not None:
-                later.tell(self._answered)
+            self._serve(self._waiting.popleft())
         self._pause_or_resume_reading()
+
+    def _serve(self, frame: bytearray) -> None:
+        outcome = self._dispatch(self, frame)
+        if not self._exchanges and outcome.__class__ is not Exchange:
+            self._send(cast("Answer", outcome))
+            return
+        exchange = outcome if isinstance(outcome, Exchange) else Exchange(outcome)
+        later = exchange.later
+        if later is None and not self._exchanges:
+            self._send(exchange.answer)
+            return
+        self._exchanges.append(exchange)
+        if later is not None:
+            self._blocked = not exchange.lets_next_start
+            later.tell(self._answered)
 
     def _answered(self) -> None:
         if self._transport is None:

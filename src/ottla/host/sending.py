@@ -78,14 +78,18 @@ class SocketSender:
             joined = b"".join(parts)  # type: ignore[arg-type]
         except TypeError:
             return self._enqueue(_gathered(parts))  # a file range is among them
-        try:
-            taken = 0 if self._queue else self._taken(joined)
-        except OSError:
-            self._give_up()
-        else:
-            if taken < len(joined):
-                self._enqueue([memoryview(joined)[taken:]])
-        return len(joined)
+        size, taken = len(joined), 0
+        if not self._queue:
+            try:
+                taken = self._socket.send(joined)
+            except (BlockingIOError, InterruptedError):
+                pass
+            except OSError:
+                self._give_up()
+                return size
+        if taken < size:
+            self._enqueue([memoryview(joined)[taken:]])
+        return size
 
     def _enqueue(self, parts: list[Part]) -> int:
         size = sum(map(len, parts))

@@ -55,12 +55,13 @@ class Frames:
     copied once, by the kernel. A frame is a `bytearray` that belongs to its receiver, who may stamp offsets into it.
     """
 
-    __slots__ = ("_belief", "_filled", "_frame", "_scratch", "_size", "_stub", "limit")
+    __slots__ = ("_belief", "_filled", "_frame", "_room", "_scratch", "_size", "_stub", "limit")
 
     def __init__(self, limit: int, scratch: bytearray | None = None, belief: int = BELIEF) -> None:
         self.limit = limit
         self._belief = belief
         self._scratch = bytearray(SCRATCH_SIZE) if scratch is None else scratch
+        self._room = memoryview(self._scratch)
         self._stub = b""  # up to three bytes of a length
         self._frame: bytearray | None = None  # a frame that has begun
         self._size = 0  # how long it will be
@@ -70,12 +71,17 @@ class Frames:
         """Where the next bytes received should go; never empty."""
         if self._frame is not None:
             return memoryview(self._frame)[self._filled :]
+        if not self._stub:
+            return self._room
         self._scratch[: len(self._stub)] = self._stub
-        return memoryview(self._scratch)[len(self._stub) :]
+        return self._room[len(self._stub) :]
 
     def filled(self, size: int) -> list[bytearray]:
         """`size` bytes were put into `room()`; the frames that this completes. Raises ProtocolError for a size out of bounds."""
         if self._frame is None:
+            # What mostly comes is one whole frame and nothing else.
+            if size >= 4 and not self._stub and _SIZE.unpack_from(self._scratch)[0] == size - 4 <= self.limit:
+                return [self._scratch[4:size]]
             return self._cut(len(self._stub) + size)
         self._filled += size
         if self._filled < len(self._frame):

@@ -27,9 +27,10 @@ _MAX_TIMESTAMP = struct.Struct(">q")
 _CRC_POSITION = 17
 _ATTRIBUTES_POSITION = CRC_START
 _MAX_TIMESTAMP_POSITION = 35
-_STAMP = struct.Struct(">qii")
+STAMP = struct.Struct(">qii")  # base offset, length, leader epoch: where a batch's place in the log is written
 _PRODUCER = struct.Struct(">qhi")
 _PRODUCER_POSITION = 43
+_new = tuple.__new__  # what BatchHeader._make calls, without the call: headers are made for every batch that passes
 
 CODEC_MASK = 0x07
 TIMESTAMP_TYPE_BIT = 0x08  # set: LogAppendTime
@@ -111,7 +112,7 @@ def next_sequence(sequence: int, count: int = 1) -> int:
 
 def read_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
     """The caller has made sure that 61 bytes are there."""
-    return BatchHeader._make(HEADER.unpack_from(buffer, position))
+    return _new(BatchHeader, HEADER.unpack_from(buffer, position))
 
 
 def crc_of(buffer: bytes | bytearray | memoryview, position: int, size: int) -> int:
@@ -119,29 +120,35 @@ def crc_of(buffer: bytes | bytearray | memoryview, position: int, size: int) -> 
     return crc32c(memoryview(buffer)[position + CRC_START : position + size])
 
 
-def check_batches(buffer: bytes | bytearray | memoryview) -> list[tuple[int, BatchHeader]]:
+def check_batches(buffer: bytes | bytearray | memoryview, *, may_be_cut: bool = False) -> list[tuple[int, BatchHeader]]:
     """Positions and headers of the whole batches that make up `buffer`; each has a right length, magic and crc.
 
-    Raises ApiError CORRUPT_MESSAGE, as a broker answers a producer. What the headers claim is `check_produced`'s affair, whether
+    With `may_be_cut` what follows the last whole batch is not looked at (a fetch ends anywhere). Raises ApiError CORRUPT_MESSAGE, as a broker answers a producer. What the headers claim is `check_produced`'s affair, whether
     the records inside are well formed `validation`'s.
     """
     found = []
-    position, end = 0, len(buffer)
+    view = memoryview(buffer)
+    position, end = 0, len(view)
     while position < end:
         if end - position < HEADER_SIZE:
+            if may_be_cut:
+                break
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{end - position} bytes are too few for a record batch")
-        header = read_header(buffer, position)
-        if header.magic != MAGIC:
+        fields = HEADER.unpack_from(view, position)
+        size, magic = fields[1] + LENGTH_PREFIX, fields[3]
+        is_whole = HEADER_SIZE <= size <= end - position
+        if may_be_cut and not is_whole:
+            break
+        if magic != MAGIC:
             raise ApiError(
-                ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT if 0 <= header.magic < MAGIC else ErrorCode.CORRUPT_MESSAGE,
-                f"record batch magic {header.magic}",
+                ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT if 0 <= magic < MAGIC else ErrorCode.CORRUPT_MESSAGE,
+                f"record batch magic {magic}",
             )
-        size = header.batch_length + LENGTH_PREFIX
-        if size < HEADER_SIZE or position + size > end:
+        if not is_whole:
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"a record batch claims {size} bytes of {end - position}")
-        if crc_of(buffer, position, size) != header.crc:
+        if crc32c(view[position + CRC_START : position + size]) != fields[4]:
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, "a record batch has a wrong checksum")
-        found.append((position, header))
+        found.append((position, _new(BatchHeader, fields)))
         position += size
     return found
 
@@ -161,7 +168,7 @@ def headers(buffer: bytes | bytearray | memoryview) -> Iterator[tuple[int, Batch
 def stamp(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
     """Give a batch its place in the log. Outside the crc, so nothing else changes."""
     length = _PREFIX.unpack_from(buffer, position)[1]
-    _STAMP.pack_into(buffer, position, base_offset, length, leader_epoch)
+    STAMP.pack_into(buffer, position, base_offset, length, leader_epoch)
 
 
 def stamp_producer(
@@ -179,15 +186,14 @@ def check_produced(header: BatchHeader) -> None:
 
     A follower must not ask: compacted batches have fewer records than offsets, and the log's own batches are control batches.
     """
-    if header.last_offset_delta < 0:
-        raise ApiError(ErrorCode.INVALID_RECORD, f"a batch whose last offset delta is {header.last_offset_delta}")
-    if header.record_count != header.last_offset_delta + 1:
-        raise ApiError(
-            ErrorCode.INVALID_RECORD, f"a batch of {header.record_count} records for {header.last_offset_delta + 1} offsets"
-        )
-    if header.is_control:
+    delta = header.last_offset_delta
+    if delta < 0:
+        raise ApiError(ErrorCode.INVALID_RECORD, f"a batch whose last offset delta is {delta}")
+    if header.record_count != delta + 1:
+        raise ApiError(ErrorCode.INVALID_RECORD, f"a batch of {header.record_count} records for {delta + 1} offsets")
+    if header.attributes & CONTROL_BIT:
         raise ApiError(ErrorCode.INVALID_RECORD, "clients are not allowed to write control records")
-    if header.has_producer and header.base_sequence < 0:
+    if header.producer_id > NO_PRODUCER_ID and header.base_sequence < 0:
         raise ApiError(ErrorCode.INVALID_RECORD, f"a batch of producer {header.producer_id} with sequence {header.base_sequence}")
 
 

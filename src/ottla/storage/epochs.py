@@ -54,7 +54,9 @@ class LeaderEpochs:
 
     @property
     def latest(self) -> int:
-        entries = self.entries
+        entries = self._entries
+        if entries is None:
+            entries = self.entries
         return entries[-1][0] if entries else NO_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from ottla.host.disk import Bytes
 from ottla.model.errors import ApiError, ErrorCode
-from ottla.records.batch import LENGTH_PREFIX, BatchHeader, check_batches, headers, stamp, stamp_append_time
+from ottla.records.batch import LENGTH_PREFIX, STAMP, BatchHeader, check_batches, headers, stamp_append_time
 from ottla.records.control import AbortedTransaction, EndTransaction, end_transaction_batch
 from ottla.storage import files, retention, rolling, timestamps
 from ottla.storage.flushing import FlushJob, storage_error
@@ -78,29 +78,25 @@ class Log(LogState):
             raise ApiError(
                 ErrorCode.RECORD_LIST_TOO_LARGE, f"{len(buffer)} bytes exceed the segment size of {config.segment_bytes}"
             )
-        self._stamp(buffer, batches, leader_epoch, append_time, origin)
+        if origin is Origin.RAFT_LEADER:
+            self._check_stamps(batches, leader_epoch)
+        else:
+            offset = first_offset
+            for position, header in batches:
+                STAMP.pack_into(buffer, position, offset, header.batch_length, leader_epoch)
+                if append_time >= 0:
+                    stamp_append_time(buffer, position, append_time)
+                offset += header.last_offset_delta + 1
         if leader_epoch != self._epochs.latest:
             self.assign_epoch(leader_epoch, first_offset)
         self._write(buffer, placed, first_offset, now_ms, staging)
         return AppendResult(first_offset, offset - 1, append_time, self.log_start_offset, False)
 
-    def _stamp(
-        self,
-        buffer: bytearray | memoryview,
-        batches: list[tuple[int, BatchHeader]],
-        leader_epoch: int,
-        append_time: int,
-        origin: Origin,
-    ) -> None:
+    def _check_stamps(self, batches: list[tuple[int, BatchHeader]], leader_epoch: int) -> None:
         offset = self.log_end_offset
-        for position, header in batches:
-            if origin is Origin.RAFT_LEADER:
-                assert header.base_offset == offset, "the quorum stamps its own offsets"
-                assert header.leader_epoch == leader_epoch, "the quorum stamps its own epoch"
-            else:
-                stamp(buffer, position, offset, leader_epoch)
-                if append_time >= 0:
-                    stamp_append_time(buffer, position, append_time)
+        for _, header in batches:
+            assert header.base_offset == offset, "the quorum stamps its own offsets"
+            assert header.leader_epoch == leader_epoch, "the quorum stamps its own epoch"
             offset += header.last_offset_delta + 1
 
     def _stage(
@@ -149,43 +145,55 @@ class Log(LogState):
 
         Raises ApiError CORRUPT_MESSAGE, or UNKNOWN_SERVER_ERROR (an offset below our end: replication asked for the wrong one).
         """
-        found = list(headers(buffer))
+        found = check_batches(buffer, may_be_cut=True)
         if not found:
             return None
-        end = found[-1][0] + found[-1][1].size
+        end = found[-1][0] + found[-1][1].batch_length + LENGTH_PREFIX
         content = memoryview(buffer)[:end]
-        check_batches(content)
         first = found[0][1]
         if first.base_offset < self.log_end_offset <= first.last_offset and self.log_end_offset == self.log_start_offset:
             # The leader's start lies inside this batch (DeleteRecords): an empty log begins where the batch does.
             self.truncate_fully_and_start_at(first.base_offset, now_ms)
         offset, staging, placed = self.log_end_offset, None, []
+        latest = self._epochs.latest
+        epochs = []
         for position, header in found:
-            if header.base_offset < offset or header.last_offset < header.base_offset:
-                raise ApiError(
-                    ErrorCode.UNKNOWN_SERVER_ERROR, f"{self.topic_partition}: offset {header.base_offset} after {offset - 1}"
-                )
+            base_offset, delta = header.base_offset, header.last_offset_delta
+            if base_offset < offset or delta < 0:
+                raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{self.topic_partition}: offset {base_offset} after {offset - 1}")
+            size = header.batch_length + LENGTH_PREFIX
             if header.producer_id >= 0:
                 staging = staging or Staging(self._state, Origin.REPLICATION, self.config)
-                stage_stored(staging, header, content[position : position + header.size])
-            placed.append((header.size, header.last_offset, header.max_timestamp))
-            offset = header.next_offset
-        for _, header in found:
-            if header.leader_epoch > self._epochs.latest:
-                self.assign_epoch(header.leader_epoch, header.base_offset)
+                stage_stored(staging, header, content[position : position + size])
+            if header.leader_epoch > latest:
+                latest = header.leader_epoch
+                epochs.append((latest, base_offset))
+            offset = base_offset + delta
+            placed.append((size, offset, header.max_timestamp))
+            offset += 1
+        for epoch, base_offset in epochs:
+            self.assign_epoch(epoch, base_offset)
         self._write(content, placed, first.base_offset, now_ms, staging)
         return AppendResult(first.base_offset, offset - 1, -1, self.log_start_offset, False)
 
     def _write(
         self, content: Bytes, placed: list[tuple[int, int, int]], first_offset: int, now_ms: int, staging: Staging | None
     ) -> None:
-        segments = self._segments
-        segment = segments.active
+        segment, ceiling = self._segments.active, self._ceiling
         last_offset = placed[-1][1]
         timestamp = placed[0][2] if len(placed) == 1 else max([batch[2] for batch in placed])
         try:
-            if rolling.needed(segment, self.config, len(content), last_offset, timestamp, now_ms, self._jitter_seed):
-                segment = self._roll(first_offset, now_ms)
+            if (
+                ceiling is None
+                or ceiling.segment is not segment
+                or ceiling.config is not self.config
+                or timestamp > ceiling.timestamp
+                or last_offset > ceiling.last_offset
+                or segment.size + len(content) > ceiling.size
+            ):
+                if rolling.needed(segment, self.config, len(content), last_offset, timestamp, now_ms, self._jitter_seed):
+                    segment = self._roll(first_offset, now_ms)
+                self._ceiling = rolling.Ceiling(segment, self.config, self._jitter_seed)
             segment.append(content, placed)
         except OSError as error:
             raise storage_error(error, f"appending to {self.directory}") from error

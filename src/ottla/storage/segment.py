@@ -224,6 +224,10 @@ class Segment:
             len(self.index) >= limit_bytes // 8 or len(self.time_index) >= limit_bytes // 12 - 1
         )
 
+    def index_room(self, limit_bytes: int) -> int:
+        """So many entries, at least, until `index_full`."""
+        return limit_bytes // 12 - 1 - len(self.index.offsets)
+
     # --- times
 
     @property

@@ -26,6 +26,7 @@ from ottla.storage.types import OffsetAndEpoch
 
 class LogState:
     __slots__ = (
+        "_ceiling",
         "_disk",
         "_epochs",
         "_flush_wanted",
@@ -84,6 +85,7 @@ class LogState:
         self.truncations = 0
         self._swap: Segment | None = None  # compaction's result on its way in, named `.swap`
         self._places = Places()
+        self._ceiling: rolling.Ceiling | None = None  # made with the first append
         # Small files written since the last flush. A new segment's name is made durable with it.
         self._to_sync = loaded.unsynced
         self._syncing: set[str] = set()  # files that a job under way syncs; one that changes meanwhile is to be synced again
@@ -221,10 +223,13 @@ class LogState:
 
     def advance_high_watermark(self, offset: int) -> bool:
         """Raises it to `offset`, bounded by the log's end; whether it moved."""
-        target = min(offset, self.log_end_offset)
-        if target <= self.high_watermark:
+        if offset > self.log_end_offset:
+            offset = self.log_end_offset
+        if offset <= self.high_watermark:
             return False
-        self.set_high_watermark(target)
+        self.high_watermark = offset
+        if self._producers is not None and self._producers.unreplicated:
+            self._producers.high_watermark_moved(offset)
         return True
 
     def set_high_watermark(self, offset: int) -> int:
@@ -315,6 +320,7 @@ class LogState:
 
     def _after_truncation(self, end_offset: int, start_offset: int, now_ms: int) -> None:
         self._places.clear()
+        self._ceiling = None
         self.truncations += 1
         self._segments.purge(now_ms)
         self.log_end_offset, self.log_start_offset = end_offset, start_offset

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from ottla.broker.dispatch import ANONYMOUS, Dispatcher, RequestContext, handles
 from ottla.broker.handlers.topics import FORWARDED
-from ottla.broker.server import Connection
+from ottla.broker.server import Connection, Exchange
 from ottla.model.errors import ErrorCode, ProtocolError
 from ottla.protocol.apis import APIS
 from ottla.protocol.framing import read_request_head
@@ -30,6 +30,7 @@ class _Forwarded:
         self.address = address
         self.session: dict[str, Any] = {**context.connection.session, "principal": principal}
         self.on_lost = None
+        self.routes: dict[int, Any] = {}
 
 
 @handles("Envelope", roles=("controller",))
@@ -43,10 +44,12 @@ async def envelope(request: EnvelopeRequest, context: RequestContext) -> Envelop
         if api is None or api.name not in FORWARDABLE:
             return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
         client = _Forwarded(context, principal_of(request.request_principal), _address(request.client_host_address))
-        exchange = Dispatcher(context.node, "controller")(cast(Connection, client), frame)
+        outcome = Dispatcher(context.node, "controller")(cast(Connection, client), frame)
     except ProtocolError:
         return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
-    answer = exchange.answer if exchange.later is None else await exchange.later.wait()
+    answer = outcome
+    if isinstance(outcome, Exchange):
+        answer = outcome.answer if outcome.later is None else await outcome.later.wait()
     content = b"".join(cast("list[bytes]", answer or []))  # nothing that may be forwarded answers with parts of files
     return EnvelopeResponse(response_data=content[LENGTH_SIZE:])
 

@@ -21,10 +21,13 @@ from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import INTERNAL_TOPICS
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.records.validation import RecordsInvalid
+from ottla.storage.config import LONG_MAX
+from ottla.storage.log import Log
 
 TopicReply = ProduceResponse.TopicProduceResponse
 PartitionReply = TopicReply.PartitionProduceResponse
 ALL = -1
+_NO_HINT = PartitionReply.LeaderIdAndEpoch()  # shared by all replies without a hint: it is replaced, never changed
 _WITHOUT_LOG_START = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.KAFKA_STORAGE_ERROR)
 ADMIN_CLIENT_ID = "__admin_client"  # the one client id that Kafka lets write to internal topics
 
@@ -68,20 +71,24 @@ async def _produce_later(request: ProduceRequest, context: RequestContext, verif
 def _produce(request: ProduceRequest, context: RequestContext, verified: Verified) -> Any:
     replies: list[ProduceResponse.TopicProduceResponse] = []
     waiting: list[Waiting] = []
+    failed = False
     now_ms = context.node.world.clock.wall_ms()
     for topic in request.topic_data:
         name = topic.name if context.version < 13 else context.node.topic_name(topic.topic_id)
         if not topic.partition_data:
             continue
-        reply = TopicReply(name=topic.name, topic_id=topic.topic_id)
-        replies.append(reply)
+        results = []
         for partition in topic.partition_data:
             result = _append(request, context, name, partition, now_ms, waiting, verified)
-            reply.partition_responses.append(result)
-    response = ProduceResponse(responses=replies)
-    _hint_leaders(response, context)
+            results.append(result)
+            if result.error_code:
+                failed = True
+        replies.append(TopicReply(topic.name, topic.topic_id, results))
+    response = ProduceResponse(replies)
+    if failed:
+        _hint_leaders(response, context)
     if request.acks == 0:
-        if any(result.error_code for reply in replies for result in reply.partition_responses):
+        if failed:
             context.connection.close()  # the only way to tell a producer that wants no answers
         return None
     if not waiting:
@@ -98,7 +105,6 @@ def _append(
     waiting: list[Waiting],
     verified: Verified,
 ) -> PartitionReply:
-    reply = PartitionReply(index=data.index, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1)
     log = None
     try:
         if topic is None:
@@ -107,38 +113,45 @@ def _append(
         if topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         batches = one_batch(data.records, context.version)
-        if request.acks not in (0, 1, ALL):
+        acks = request.acks
+        if acks not in (0, 1, ALL):
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
         assert replica.leader is not None
         log = replica.log
-        replica.leader.check_append(request.acks)
-        guard = verified.guard(replica.topic_partition)
+        replica.leader.check_append(acks)
+        guard = None if verified is NOTHING_VERIFIED else verified.guard(replica.topic_partition)
         buffer, batches = admit(data.records, batches, log.config, now_ms)
         result = replica.append(buffer, batches, now_ms, guard=guard, transaction_version=2 if context.version >= 12 else 1)
-        reply.base_offset = result.first_offset
-        reply.log_append_time_ms = result.log_append_time_ms
-        reply.log_start_offset = result.log_start_offset
-        for_replicas = request.acks == ALL and not replica.is_committed(result.last_offset)
-        for_disk = replica.flush_if_counted(now_ms)
-        if for_replicas or for_disk:
-            waiting.append(Waiting(replica, replica.leader_epoch, reply, result.last_offset, for_replicas, for_disk))
     except RecordsInvalid as error:
-        _refuse(reply, error, log)
+        reply = _refused(data.index, error, log)
         reply.record_errors = [
             PartitionReply.BatchIndexAndErrorMessage(batch_index=row.batch_index, batch_index_error_message=row.message)
             for row in error.errors
         ]
+        return reply
     except ApiError as error:
-        _refuse(reply, error, log)
+        return _refused(data.index, error, log)
+    first_offset, last_offset, append_time, start_offset, _ = result
+    # By position, because this is made for every batch that comes in: the fields in the order of their declaration.
+    reply = PartitionReply(data.index, 0, first_offset, append_time, start_offset, [], None, _NO_HINT)
+    for_replicas = acks == ALL and log.high_watermark <= last_offset
+    for_disk = log.config.flush_messages != LONG_MAX and replica.flush_if_counted(now_ms)
+    if for_replicas or for_disk:
+        waiting.append(Waiting(replica, replica.leader_epoch, reply, last_offset, for_replicas, for_disk))
     return reply
 
 
-def _refuse(reply: PartitionReply, error: ApiError, log: Any) -> None:
+def _refused(index: int, error: ApiError, log: Log | None) -> PartitionReply:
     """Kafka tells where the log starts with every error of the log's own judgement, so that a producer sees what was deleted."""
-    reply.error_code = error.code
-    reply.error_message = error.message
-    if log is not None and error.code not in _WITHOUT_LOG_START:
-        reply.log_start_offset = log.log_start_offset
+    tells_start = error.code not in _WITHOUT_LOG_START
+    return PartitionReply(
+        index=index,
+        error_code=error.code,
+        base_offset=-1,
+        log_append_time_ms=-1,
+        log_start_offset=log.log_start_offset if log is not None and tells_start else -1,
+        error_message=error.message,
+    )
 
 
 def _wait(response: ProduceResponse, waiting: list[Waiting], timeout_ms: int) -> Parked[ProduceResponse]:
