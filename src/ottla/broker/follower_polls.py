@@ -26,6 +26,7 @@ from ottla.broker.reading import Reading, part
 from ottla.broker.replicas import Replica
 from ottla.broker.server import Answer, Connection, Exchange, Later
 from ottla.broker.sessions import Key, PartitionData, Session, Wanted, answer, is_urgent, to_the_end
+from ottla.host.sending import READ_INSTEAD_OF_SENDFILE
 from ottla.model.errors import ApiError, ProtocolError
 from ottla.protocol.framing import response_frame
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -58,6 +59,10 @@ class Followed:
         self._poll.marked[self] = None
         self._poll.wake()
 
+    @property
+    def is_at_the_end(self) -> bool:
+        return self.replica is not None and self.replica.log.log_end_offset == self.wanted.offset
+
     def read_from(self, replica: Replica | None) -> None:
         """It changes when the topic is deleted and made anew."""
         if replica is not self.replica:
@@ -79,6 +84,7 @@ class FollowerPoll(Parked[Any]):
     def __init__(self, session: Session, node: Node) -> None:
         self._deliver = None
         self._is_done, self._scheduled = True, False
+        self._agenda = node.replicas.agenda
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._due = self._until = 0.0  # when the timer ends, and when the poll does
@@ -185,29 +191,32 @@ class FollowerPoll(Parked[Any]):
             self._whole_ms = now_ms
             named = list(self._followed.values())
             self.marked.update(dict.fromkeys(named))
-        for followed in named:
-            self._note(followed)
-        found = self._attempt(final)
+        noted = [self._note(followed) for followed in named]
+        self._agenda.run()  # a producer may have waited for just this
+        # Named is marked: where only one partition is either, and has nothing more, there is nothing to look at.
+        rests = noted == [True] and len(self.marked) == 1 and named[0].is_at_the_end and not final and self._min_bytes > 0
+        found = None if rests else self._attempt(final)
         self._reading.notes = False
         return found
 
-    def _note(self, followed: Followed) -> None:
-        """Whatever speaks against it is found, and told, by the reading."""
+    def _note(self, followed: Followed) -> bool:
+        """Whether it counts. Whatever speaks against it is found, and told, by the reading."""
         wanted, replica = followed.wanted, followed.replica
         if replica is None or replica.leader is None:
             replica = self._reading.replica(wanted)
             followed.read_from(replica)
             if replica is None or replica.leader is None:
-                return
+                return False
         held = replica.log
         if wanted.last_fetched_epoch not in (NO_EPOCH, held.latest_epoch):
-            return
+            return False
         if not held.log_start_offset <= wanted.offset <= held.log_end_offset:
-            return
+            return False
         try:
             self._reading.note(replica, wanted)
         except ApiError:
-            return
+            return False
+        return True
 
     # Waiting --------------------------------------------------------------------------------------------------------------
 
@@ -242,7 +251,7 @@ class FollowerPoll(Parked[Any]):
     def wake(self) -> None:
         if not self._is_done and not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._look, False)
+            self._agenda.add(self)
 
     def leave(self) -> None:
         self._is_done = True
@@ -274,14 +283,15 @@ class FollowerPoll(Parked[Any]):
         return found if isinstance(found, list) else response_frame(found, VERSION, self._correlation_id)
 
     def _attempt(self, final: bool) -> FetchResponse | list[Any] | None:
+        if len(self.marked) == 1 and self._later is not None and not final and self._min_bytes <= 1:
+            [followed] = self.marked
+            parts = self._single_answer(followed)
+            if parts is not None:
+                return parts
         rows = [self._followed[key] for key in self._session.wanted if key in self._followed] if final else list(self.marked)
         ready = [followed for followed in rows if not self._rests(followed)]
         if not ready and not final and self._min_bytes > 0:
             return None
-        if len(ready) == len(rows) == 1 and self._later is not None and self._min_bytes <= 1:
-            parts = self._single_answer(ready[0])
-            if parts is not None:
-                return parts
         return self._whole_answer(rows, set(ready), final)
 
     def _rests(self, followed: Followed) -> bool:
@@ -315,6 +325,9 @@ class FollowerPoll(Parked[Any]):
             return None
         if found.empty:
             return None
+        records = part(found)
+        if found.size < READ_INSTEAD_OF_SENDFILE:
+            records = records.read()
         del self.marked[followed]
         wanted.told_high_watermark, wanted.told_log_start_offset = held.high_watermark, held.log_start_offset
         to_the_end(self._session, wanted)
@@ -326,7 +339,7 @@ class FollowerPoll(Parked[Any]):
             held.high_watermark,
             held.last_stable_offset,
             held.log_start_offset,
-            part(found),
+            records,
         )
 
     def _whole_answer(self, rows: list[Followed], ready: set[Followed], final: bool) -> FetchResponse | None:

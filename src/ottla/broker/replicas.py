@@ -11,7 +11,7 @@ import logging
 from collections.abc import Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.purgatory import Watchers
+from ottla.broker.purgatory import Agenda, Watchers
 from ottla.metadata.delta import Changes
 from ottla.metadata.image import NO_LEADER, TOPIC, ClusterImage, Partition, Topic
 from ottla.model.errors import ApiError, ErrorCode
@@ -46,7 +46,7 @@ class Replica:
         self.state = Partition((), (), NO_LEADER, -1, -1)  # as the controller last said
         self.leader: PartitionLeader | None = None
         self.follower: PartitionFollower | None = None
-        self.watchers = Watchers()
+        self.watchers = Watchers(replicas.agenda)
 
     @property
     def leads(self) -> bool:
@@ -219,6 +219,7 @@ class Replicas:
     def __init__(self, node: Node) -> None:
         self._node = node
         self.node_id = node.node_id
+        self.agenda = Agenda()
         self.live_brokers: dict[int, int] = {}  # those that may be in sync, with their epochs; shared with the machines
         self._by_partition: dict[TopicPartition, Replica] = {}
         self._configs: dict[str, LogConfig] = {}

@@ -84,6 +84,8 @@ def _produce(request: ProduceRequest, context: RequestContext, verified: Verifie
             if result.error_code:
                 failed = True
         replies.append(TopicReply(topic.name, topic.topic_id, results))
+    if waiting:
+        context.node.replicas.agenda.run()  # who must copy it begins before we go on
     response = ProduceResponse(replies)
     if failed:
         _hint_leaders(response, context)
@@ -154,7 +156,7 @@ def _refused(index: int, error: ApiError, log: Log | None) -> PartitionReply:
     )
 
 
-def _wait(response: ProduceResponse, waiting: list[Waiting], timeout_ms: int) -> Parked[ProduceResponse]:
+def _wait(response: ProduceResponse, waiting: list[Waiting], timeout_ms: int) -> ProduceResponse | Parked[ProduceResponse]:
     """Answer once every partition is committed, or has lost its leader, or the time is up."""
 
     def attempt(final: bool) -> ProduceResponse | None:
@@ -167,7 +169,7 @@ def _wait(response: ProduceResponse, waiting: list[Waiting], timeout_ms: int) ->
                 _fail(row.reply, error)
         return None if waiting else response
 
-    return Parked(attempt, timeout_ms, {row.replica.watchers for row in waiting})
+    return attempt(final=False) or Parked(attempt, timeout_ms, {row.replica.watchers for row in waiting})
 
 
 def _fail(reply: PartitionReply, error: ErrorCode) -> None:
