@@ -179,10 +179,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _serve(self, frame: bytearray) -> None:
         outcome = self._dispatch(self, frame)
-        if not self._exchanges and outcome.__class__ is not Exchange:
-            self._send(cast("Answer", outcome))
+        if isinstance(outcome, Exchange):
+            exchange = outcome
+        elif self._exchanges:
+            exchange = Exchange(outcome)
+        else:
+            self._send(outcome)
             return
-        exchange = outcome if isinstance(outcome, Exchange) else Exchange(outcome)
         later = exchange.later
         if later is None and not self._exchanges:
             self._send(exchange.answer)

@@ -4,7 +4,8 @@ A reader takes the whole buffer and a position and returns the value and the pos
 list: bytes for everything but `records` fields, whose part is whatever the sender put there (bytes, a view, a file range),
 so that record bytes go from page cache to socket without passing through Python.
 
-Neighbouring fields of fixed size become one `struct` call. Every length is checked against the buffer before anything is
+A message becomes one function, its nested structs written out in place. Neighbouring numbers, the length of what follows them
+included, become one `struct` call, because calls are what most of the time goes into. Every length is checked against the buffer before anything is
 made of it, so a hostile length costs nothing; a tagged field must fill its tag exactly, or a peer could have the same bytes
 read again for each of a million tags.
 """
@@ -12,13 +13,13 @@ read again for each of a million tags.
 from __future__ import annotations
 
 import struct as _struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import count
 from typing import Any, TypeVar
 
 from ottla.model.errors import ProtocolError
-from ottla.protocol.primitives import read_uvarint, uvarint, uvarint_tail
+from ottla.protocol.primitives import SMALL, read_uvarint, uvarint, uvarint_tail
 from ottla.protocol.schema import Field, Message, Struct
 
 M = TypeVar("M", bound=Message)
@@ -61,13 +62,13 @@ def encode_parts(value: Message, version: int) -> list[Any]:
 @lru_cache(maxsize=None)
 def reader(message: type[Message], version: int) -> Reader:
     _check(message, version)
-    return _compile_reader(message, version, version in message.FLEXIBLE)
+    return _compile_reader(message, version)
 
 
 @lru_cache(maxsize=None)
 def writer(message: type[Message], version: int) -> Writer:
     _check(message, version)
-    return _compile_writer(message, version, version in message.FLEXIBLE)
+    return _compile_writer(message, version)
 
 
 def _check(message: type[Message], version: int) -> None:
@@ -93,9 +94,10 @@ class _Source:
     def __init__(self, **names: Any) -> None:
         self.names: dict[str, Any] = {
             "overrun": overrun, "bad_tag": bad_tag, "null_field": null_field, "uvarint": uvarint, "uvarint_tail": uvarint_tail,
-            "read_uvarint": read_uvarint, "view": memoryview, **names,
+            "read_uvarint": read_uvarint, "view": memoryview, "small": SMALL, **names,
         }  # fmt: skip
         self.lines: list[str] = []
+        self.run: list[tuple[str, str]] = []  # numbers that wait for one `struct` call: target or value, and format
         self._serial = count()
 
     def add(self, indent: int, *lines: str) -> None:
@@ -108,6 +110,13 @@ class _Source:
         name = self.fresh(stem)
         self.names[name] = value
         return name
+
+    def take_run(self) -> tuple[str, _struct.Struct]:
+        """The names in the run, separated by commas, and its layout."""
+        names = ", ".join(name for name, _ in self.run if name)
+        shape = _struct.Struct(">" + "".join(form for _, form in self.run))
+        self.run = []
+        return names, shape
 
     def compile(self, name: str, title: str) -> Any:
         exec(compile("\n".join(self.lines), f"<{title}>", "exec"), self.names)
@@ -127,46 +136,50 @@ def _split(struct_: type[Struct], version: int, flexible: bool) -> tuple[list[tu
     return inline, sorted(tagged, key=lambda row: row[0])
 
 
-def _runs(fields: Sequence[tuple[str, Field]]) -> list[list[tuple[str, Field]]]:
-    """Neighbouring fields of fixed size together, every other field alone."""
-    runs: list[list[tuple[str, Field]]] = []
-    fixed = False
-    for name, field in fields:
-        is_fixed = field.kind in _FORMATS and not field.is_array
-        if is_fixed and fixed:
-            runs[-1].append((name, field))
-        else:
-            runs.append([(name, field)])
-        fixed = is_fixed
-    return runs
-
-
 # Reading ----------------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=None)
-def _compile_reader(struct_: type[Struct], version: int, flexible: bool) -> Reader:
-    source = _Source(new=object.__new__, cls=struct_)
+def _compile_reader(message: type[Message], version: int) -> Reader:
+    source = _Source(new=object.__new__)
     source.add(0, "def read(buffer, position):")
-    source.add(1, "o = new(cls)")
+    made = _read_struct(source, 1, message, version, version in message.FLEXIBLE)
+    source.add(1, f"return {made}, position")
+    return source.compile("read", f"{message.__qualname__} reader v{version}")  # type: ignore[no-any-return]
+
+
+def _read_struct(source: _Source, indent: int, struct_: type[Struct], version: int, flexible: bool) -> str:
+    """Leaves the struct in a fresh variable."""
+    made = source.fresh("o")
+    source.add(indent, f"{made} = new({source.bind('cls', struct_)})")
     inline, tagged = _split(struct_, version, flexible)
     present = {name for name, _ in inline}
     for name, field in struct_.__fields__.items():
         if name not in present:
-            source.add(1, f"o.{name} = {_default(source, field)}")
-    for run in _runs(inline):
-        if run[0][1].kind in _FORMATS and not run[0][1].is_array:
-            shape = _struct.Struct(">" + "".join(_FORMATS[str(field.kind)] for _, field in run))
-            unpack = source.bind("unpack", shape.unpack_from)
-            targets = ", ".join(f"o.{name}" for name, _ in run)
-            source.add(1, f"{targets}, = {unpack}(buffer, position)", f"position += {shape.size}")
+            source.add(indent, f"{made}.{name} = {_default(source, field)}")
+    for name, field in inline:
+        if field.kind in _FORMATS and not field.is_array:
+            source.run.append((f"{made}.{name}", _FORMATS[str(field.kind)]))
         else:
-            [(name, field)] = run
-            _read_field(source, 1, f"o.{name}", name, field, version, flexible and not field.never_flexible)
+            _read_field(source, indent, f"{made}.{name}", name, field, version, flexible and not field.never_flexible)
     if flexible:
-        _read_tags(source, tagged, version)
-    source.add(1, "return o, position")
-    return source.compile("read", f"{struct_.__qualname__} reader v{version}")  # type: ignore[no-any-return]
+        _read_tags(source, indent, made, tagged, version)
+    _read_run(source, indent)
+    return made
+
+
+def _read_run(source: _Source, indent: int) -> None:
+    if source.run:
+        targets, shape = source.take_run()
+        unpack = source.bind("unpack", shape.unpack_from)
+        source.add(indent, f"{targets}, = {unpack}(buffer, position)", f"position += {shape.size}")
+
+
+def _read_byte(source: _Source, indent: int, target: str) -> None:
+    if source.run:
+        source.run.append((target, "B"))
+        _read_run(source, indent)
+    else:
+        source.add(indent, f"{target} = buffer[position]", "position += 1")
 
 
 def _default(source: _Source, field: Field) -> str:
@@ -178,16 +191,14 @@ def _default(source: _Source, field: Field) -> str:
 
 
 def _read_length(source: _Source, indent: int, flexible: bool, shape: str) -> str:
-    """Leaves a length in a fresh variable, -1 for null."""
+    """Leaves a length in a fresh variable, -1 for null, and nothing in the run."""
     size = source.fresh("n")
     if flexible:
-        source.add(indent, f"{size} = buffer[position] - 1", "position += 1")
-        source.add(indent, f"if {size} > 126:")
-        source.add(indent + 1, f"{size}, position = uvarint_tail(buffer, position, {size} + 1)", f"{size} -= 1")
+        _read_byte(source, indent, size)
+        source.add(indent, f"if {size} > 127: {size}, position = uvarint_tail(buffer, position, {size})", f"{size} -= 1")
     else:
-        fixed = _struct.Struct(">" + shape)
-        unpack = source.bind("unpack", fixed.unpack_from)
-        source.add(indent, f"{size}, = {unpack}(buffer, position)", f"position += {fixed.size}")
+        source.run.append((size, shape))
+        _read_run(source, indent)
     return size
 
 
@@ -198,13 +209,14 @@ def _read_field(source: _Source, indent: int, target: str, name: str, field: Fie
         _null_or(source, indent, target, name, size, nullable)
         _read_items(source, indent + 1, target, name, size, field, version, flexible)
     elif isinstance(field.kind, type):
-        read = source.bind("read_struct", _compile_reader(field.kind, version, flexible))
         if nullable:
-            source.add(indent, "present = buffer[position]", "position += 1", "if present != 1:")
+            _read_byte(source, indent, "present")
+            source.add(indent, "if present != 1:")
             source.add(indent + 1, f"{target} = None")
             source.add(indent, "else:")
             indent += 1
-        source.add(indent, f"{target}, position = {read}(buffer, position)")
+        made = _read_struct(source, indent, field.kind, version, flexible)
+        source.add(indent, f"{target} = {made}")
     else:
         _read_sized(source, indent, target, name, field.kind, nullable, flexible)
 
@@ -231,12 +243,12 @@ def _read_items(
     source: _Source, indent: int, target: str, name: str, size: str, field: Field, version: int, flexible: bool
 ) -> None:
     if isinstance(field.kind, type):
-        read = source.bind("read_struct", _compile_reader(field.kind, version, flexible))
         items = source.fresh("items")
         least = _least_size(field.kind, version, flexible)
         source.add(indent, f"if {size} > {MAX_STRUCTS} or {size} * {least} > len(buffer) - position: raise overrun({size})")
         source.add(indent, f"{target} = {items} = []", f"for _ in range({size}):")
-        source.add(indent + 1, f"item, position = {read}(buffer, position)", f"{items}.append(item)")
+        made = _read_struct(source, indent + 1, field.kind, version, flexible)
+        source.add(indent + 1, f"{items}.append({made})")
     elif field.kind in _FORMATS:
         form = _FORMATS[field.kind]
         width = _struct.calcsize(">" + form)
@@ -268,131 +280,158 @@ def _least_size(struct_: type[Struct], version: int, flexible: bool) -> int:
     return max(size, 1)
 
 
-def _read_tags(source: _Source, tagged: list[tuple[int, str, Field]], version: int) -> None:
+def _read_tags(source: _Source, indent: int, made: str, tagged: list[tuple[int, str, Field]], version: int) -> None:
     """Unknown tags are skipped: they are what a newer peer may say to an older one."""
-    source.add(1, "tags, position = read_uvarint(buffer, position)")
-    source.add(1, "for _ in range(tags):")
-    source.add(2, "tag, position = read_uvarint(buffer, position)", "size, position = read_uvarint(buffer, position)")
-    source.add(2, "tag_end = position + size", "if tag_end > len(buffer): raise overrun(size)")
-    for index, (tag, name, field) in enumerate(tagged):
-        source.add(2, f"{'elif' if index else 'if'} tag == {tag}:")
+    tags, tag, size, end = (source.fresh(stem) for stem in ("tags", "tag", "size", "tag_end"))
+    _read_byte(source, indent, tags)
+    source.add(indent, f"if {tags}:")
+    source.add(indent + 1, f"if {tags} > 127: {tags}, position = uvarint_tail(buffer, position, {tags})")
+    source.add(indent + 1, f"for _ in range({tags}):")
+    inside = indent + 2
+    source.add(inside, f"{tag}, position = read_uvarint(buffer, position)", f"{size}, position = read_uvarint(buffer, position)")
+    source.add(inside, f"{end} = position + {size}", f"if {end} > len(buffer): raise overrun({size})")
+    for index, (number, name, field) in enumerate(tagged):
+        source.add(inside, f"{'elif' if index else 'if'} {tag} == {number}:")
         if field.kind in _FORMATS and not field.is_array:
-            unpack = source.bind("unpack", _struct.Struct(">" + _FORMATS[str(field.kind)]).unpack_from)
-            source.add(3, f"if size != {_struct.calcsize('>' + _FORMATS[str(field.kind)])}: raise bad_tag(tag)")
-            source.add(3, f"o.{name}, = {unpack}(buffer, position)")
+            source.run.append((f"{made}.{name}", _FORMATS[str(field.kind)]))
+            _read_run(source, inside + 1)
         else:
-            _read_field(source, 3, f"o.{name}", name, field, version, True)
-            source.add(3, "if position != tag_end: raise bad_tag(tag)")
-    source.add(2, "position = tag_end")
+            _read_field(source, inside + 1, f"{made}.{name}", name, field, version, True)
+        source.add(inside + 1, f"if position != {end}: raise bad_tag({tag})")
+    source.add(inside, f"position = {end}")
 
 
 # Writing ----------------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=None)
-def _compile_writer(struct_: type[Struct], version: int, flexible: bool) -> Writer:
+def _compile_writer(message: type[Message], version: int) -> Writer:
     source = _Source()
     source.add(0, "def write(o, out):")
     source.add(1, "pass")
+    _write_struct(source, 1, "o", message, version, version in message.FLEXIBLE)
+    return source.compile("write", f"{message.__qualname__} writer v{version}")  # type: ignore[no-any-return]
+
+
+def _write_struct(source: _Source, indent: int, value: str, struct_: type[Struct], version: int, flexible: bool) -> None:
     inline, tagged = _split(struct_, version, flexible)
-    for run in _runs(inline):
-        if run[0][1].kind in _FORMATS and not run[0][1].is_array:
-            pack = source.bind("pack", _struct.Struct(">" + "".join(_FORMATS[str(f.kind)] for _, f in run)).pack)
-            values = ", ".join(f"o.{name}" for name, _ in run)
-            source.add(1, f"out({pack}({values}))")
+    for name, field in inline:
+        if field.kind in _FORMATS and not field.is_array:
+            source.run.append((f"{value}.{name}", _FORMATS[str(field.kind)]))
         else:
-            [(name, field)] = run
-            source.add(1, f"v = o.{name}")
-            _write_field(source, 1, "v", name, field, version, flexible and not field.never_flexible)
+            inner = source.fresh("v")
+            source.add(indent, f"{inner} = {value}.{name}")
+            _write_field(source, indent, inner, name, field, version, flexible and not field.never_flexible)
     if flexible:
-        _write_tags(source, tagged, version)
-    return source.compile("write", f"{struct_.__qualname__} writer v{version}")  # type: ignore[no-any-return]
+        _write_tags(source, indent, value, tagged, version)
+    _write_run(source, indent)
+
+
+def _packed(source: _Source) -> str:
+    """The expression that packs the run."""
+    values, shape = source.take_run()
+    return f"{source.bind('pack', shape.pack)}({values})" if values else repr(bytes(shape.size))
+
+
+def _write_run(source: _Source, indent: int) -> None:
+    if source.run:
+        source.add(indent, f"out({_packed(source)})")
 
 
 def _write_field(
     source: _Source, indent: int, value: str, name: str, field: Field, version: int, flexible: bool, tagged: bool = False
 ) -> None:
     nullable = version in field.nullable
-    is_struct = isinstance(field.kind, type) and not field.is_array
-    # Before a struct that may be null stands a byte 1, or -1 in line, but 0 behind a tag: Kafka writes an int8 here and a varint there.
-    null = (
-        (b"\x00" if tagged else b"\xff")
-        if is_struct
-        else b"\x00"
-        if flexible
-        else b"\xff\xff"
-        if field.kind == "string" and not field.is_array
-        else b"\xff" * 4
-    )
-    source.add(indent, f"if {value} is None:")
-    source.add(indent + 1, f"out({null!r})" if nullable else f"raise null_field({name!r})")
-    source.add(indent, "else:")
-    if is_struct:
-        write = source.bind("write_struct", _compile_writer(field.kind, version, flexible))
+    if not nullable:
+        source.add(indent, f"if {value} is None: raise null_field({name!r})")
+    if field.is_array:
+        _write_length(source, indent, value, nullable, flexible, "i")
         if nullable:
-            source.add(indent + 1, "out(b'\\x01')")
-        source.add(indent + 1, f"{write}({value}, out)")
-    elif field.is_array:
-        _write_length(source, indent + 1, f"len({value})", flexible, "i")
-        _write_items(source, indent + 1, value, name, field, version, flexible)
+            source.add(indent, f"if {value} is not None:")
+            indent += 1
+        _write_items(source, indent, value, name, field, version, flexible)
+    elif isinstance(field.kind, type):
+        if nullable:
+            # Before it stands a byte 1, or, if it is null, -1 in line but 0 behind a tag: Kafka writes an int8 here and a varint there.
+            _write_run(source, indent)
+            null = b"\x00" if tagged else b"\xff"
+            source.add(indent, f"if {value} is None: out({null!r})", "else:")
+            indent += 1
+            source.add(indent, "out(b'\\x01')")
+        _write_struct(source, indent, value, field.kind, version, flexible)
     else:
-        _write_sized(source, indent + 1, value, str(field.kind), flexible)
+        _write_sized(source, indent, value, field.kind, nullable, flexible)
 
 
-def _write_length(source: _Source, indent: int, size: str, flexible: bool, shape: str) -> None:
+def _write_length(source: _Source, indent: int, value: str, nullable: bool, flexible: bool, shape: str, then: str = "") -> None:
+    """The run, the length of `value` and what `then` evaluates to, in one piece."""
+    size = source.fresh("n")
+    more = f" + {then}" if then else ""
     if flexible:
-        source.add(indent, f"out(uvarint({size} + 1))")
+        source.add(indent, f"{size} = " + (f"0 if {value} is None else " if nullable else "") + f"len({then or value}) + 1")
+        run = f"{_packed(source)} + " if source.run else ""
+        source.add(indent, f"out({run}(small[{size}] if {size} < {len(SMALL)} else uvarint({size})){more})")
     else:
-        source.add(indent, f"out({source.bind('pack', _struct.Struct('>' + shape).pack)}({size}))")
+        length = f"len({then or value})"
+        source.run.append((f"-1 if {value} is None else {length}" if nullable else length, shape))
+        source.add(indent, f"out({_packed(source)}{more})")
 
 
-def _write_sized(source: _Source, indent: int, value: str, kind: str, flexible: bool) -> None:
+def _write_sized(source: _Source, indent: int, value: str, kind: str, nullable: bool, flexible: bool) -> None:
     if kind == "string":
-        source.add(indent, f"encoded = {value}.encode()")
-        value = "encoded"
-    _write_length(source, indent, f"len({value})", flexible, "h" if kind == "string" else "i")
-    source.add(indent, f"out({value})")
+        encoded = source.fresh("e")
+        source.add(indent, f"{encoded} = " + (f"b'' if {value} is None else " if nullable else "") + f"{value}.encode()")
+        _write_length(source, indent, value, nullable, flexible, "h", then=encoded)
+    else:
+        _write_length(source, indent, value, nullable, flexible, "i")
+        source.add(indent, (f"if {value} is not None: " if nullable else "") + f"out({value})")
 
 
 def _write_items(source: _Source, indent: int, value: str, name: str, field: Field, version: int, flexible: bool) -> None:
+    """What follows the length of an array that is not null."""
+    item = source.fresh("item")
     if isinstance(field.kind, type):
-        write = source.bind("write_struct", _compile_writer(field.kind, version, flexible))
-        source.add(indent, f"for item in {value}: {write}(item, out)")
+        source.add(indent, f"for {item} in {value}:")
+        source.add(indent + 1, "pass")
+        _write_struct(source, indent + 1, item, field.kind, version, flexible)
     elif field.kind in _FORMATS:
         source.names["pack"] = _struct.pack
         form = _FORMATS[field.kind]
         repeated = f"'>' + '{form}' * len({value})" if form == "16s" else f"'>%d{form}' % len({value})"
         source.add(indent, f"out(pack({repeated}, *{value}))")
     else:
-        source.add(indent, f"for item in {value}:")
-        source.add(indent + 1, f"if item is None: raise null_field({name!r})")
-        _write_sized(source, indent + 1, "item", field.kind, flexible)
+        source.add(indent, f"for {item} in {value}:")
+        source.add(indent + 1, f"if {item} is None: raise null_field({name!r})")
+        _write_sized(source, indent + 1, item, field.kind, False, flexible)
 
 
-def _differs(source: _Source, field: Field) -> str:
-    """Whether `v` is other than the default; a small struct is compared field by field, without making one to compare with."""
+def _differs(source: _Source, value: str, field: Field) -> str:
+    """Whether it is other than the default; a small struct is compared field by field, without making one to compare with."""
     nested = field.kind if isinstance(field.kind, type) and not field.is_array and field.default is ... else None
     if nested and all(isinstance(inner.kind, str) and not inner.is_array for inner in nested.__fields__.values()):
         names = nested.__fields__.items()
-        return " or ".join(f"v.{name} != {source.bind('default', inner.default)}" for name, inner in names)
-    return f"v != {_default(source, field)}"
+        return " or ".join(f"{value}.{name} != {source.bind('default', inner.default)}" for name, inner in names)
+    return f"{value} != {_default(source, field)}"
 
 
-def _write_tags(source: _Source, tagged: list[tuple[int, str, Field]], version: int) -> None:
+def _write_tags(source: _Source, indent: int, value: str, tagged: list[tuple[int, str, Field]], version: int) -> None:
     """A tagged field is written only when it differs from its default, as every Kafka implementation does."""
     if not tagged:
-        source.add(1, "out(b'\\x00')")
+        source.run.append(("", "x"))  # no tags: a zero
         return
-    source.add(1, "tags = []")
+    _write_run(source, indent)
+    tags, inner, parts, outer, body = (source.fresh(stem) for stem in ("tags", "v", "parts", "out_", "body"))
+    source.add(indent, f"{tags} = []")
     for tag, name, field in tagged:
-        source.add(1, f"v = o.{name}", f"if {_differs(source, field)}:")
-        source.add(2, "parts = []", "add = parts.append")
-        source.add(2, "out_, out = out, add")
+        source.add(indent, f"{inner} = {value}.{name}", f"if {_differs(source, inner, field)}:")
+        source.add(indent + 1, f"{parts} = []", f"{outer}, out = out, {parts}.append")
         if field.kind in _FORMATS and not field.is_array:
-            pack = source.bind("pack", _struct.Struct(">" + _FORMATS[str(field.kind)]).pack)
-            source.add(2, f"out({pack}(v))")
+            source.run.append((inner, _FORMATS[str(field.kind)]))
+            _write_run(source, indent + 1)
         else:
-            _write_field(source, 2, "v", name, field, version, True, tagged=True)
-        source.add(2, "out = out_", "body = b''.join(parts)")
-        source.add(2, f"tags.append({uvarint(tag)!r} + uvarint(len(body)) + body)")
-    source.add(1, "out(uvarint(len(tags)))", "for tag in tags: out(tag)")
+            _write_field(source, indent + 1, inner, name, field, version, True, tagged=True)
+            _write_run(source, indent + 1)
+        source.add(indent + 1, f"out = {outer}", f"{body} = b''.join({parts})")
+        source.add(indent + 1, f"{tags}.append({uvarint(tag)!r} + uvarint(len({body})) + {body})")
+    source.add(indent, f"if not {tags}: out(b'\\x00')")
+    source.add(indent, "else:")
+    source.add(indent + 1, f"out(uvarint(len({tags})))", f"for tag in {tags}: out(tag)")

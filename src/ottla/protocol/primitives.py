@@ -56,11 +56,11 @@ def _encode(value: int) -> bytes:
 
 
 # Nearly every length on the wire is small, so the encodings of small values are made once.
-_SMALL = [_encode(value) for value in range(4096)]
+SMALL = [_encode(value) for value in range(4096)]
 
 
 def uvarint(value: int) -> bytes:
-    return _SMALL[value] if 0 <= value < 4096 else _encode(value)
+    return SMALL[value] if 0 <= value < 4096 else _encode(value)
 
 
 def varint(value: int) -> bytes:
