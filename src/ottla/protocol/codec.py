@@ -5,9 +5,9 @@ list: bytes for everything but `records` fields, whose part is whatever the send
 so that record bytes go from page cache to socket without passing through Python.
 
 A message becomes one function, its nested structs written out in place. Neighbouring numbers, the length of what follows them
-included, become one `struct` call, because calls are what most of the time goes into. Every length is checked against the buffer before anything is
-made of it, so a hostile length costs nothing; a tagged field must fill its tag exactly, or a peer could have the same bytes
-read again for each of a million tags.
+included, become one `struct` call, because calls are what most of the time goes into. Every length is checked against the buffer
+before anything is made of it, so a hostile length costs nothing; a tagged field must fill its tag exactly, or a peer could have
+the same bytes read again for each of a million tags.
 """
 
 from __future__ import annotations

@@ -168,7 +168,8 @@ def request_frame(request: Message, version: int, correlation_id: int, client_id
 
 def request_head(request: type[Message], version: int, correlation_id: int, client_id: str | None, size: int) -> bytes:
     """What stands before the body of a request, which has `size` bytes."""
-    name, length = (b"", -1) if client_id is None else (client_id.encode(), len(client_id.encode()))
+    name = b"" if client_id is None else client_id.encode()
+    length = -1 if client_id is None else len(name)
     if version in request.FLEXIBLE:
         name += b"\x00"  # no tags
     return _SIZED_REQUEST.pack(_REQUEST_SIZE + len(name) + size, request.TYPE_KEY, version, correlation_id, length) + name

@@ -123,8 +123,9 @@ def crc_of(buffer: bytes | bytearray | memoryview, position: int, size: int) -> 
 def check_batches(buffer: bytes | bytearray | memoryview, *, may_be_cut: bool = False) -> list[tuple[int, BatchHeader]]:
     """Positions and headers of the whole batches that make up `buffer`; each has a right length, magic and crc.
 
-    With `may_be_cut` what follows the last whole batch is not looked at (a fetch ends anywhere). Raises ApiError CORRUPT_MESSAGE, as a broker answers a producer. What the headers claim is `check_produced`'s affair, whether
-    the records inside are well formed `validation`'s.
+    With `may_be_cut` what follows the last whole batch is not looked at (a fetch ends anywhere). Raises ApiError CORRUPT_MESSAGE, as
+    a broker answers a producer. What the headers claim is `check_produced`'s affair, whether the records inside are well formed
+    `validation`'s.
     """
     found = []
     view = memoryview(buffer)
