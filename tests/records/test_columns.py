@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +19,9 @@ from ottla.records.record import Record, decode_batch
 from .strategies import record_lists
 
 pa = pytest.importorskip("pyarrow")
+import numpy as np  # noqa: E402
+
+from ottla.records import columns  # noqa: E402
 from ottla.records.column_encoder import Rows, encode_columns, split_rows  # noqa: E402
 from ottla.records.columns import HEADER_TYPE, Columns, decode_columns  # noqa: E402
 
@@ -51,6 +55,62 @@ def test_columns_hold_what_the_plain_decoder_finds(
     assert rows(decode_columns(fetched, headers=True)) == plain(buffer)
     assert decode_columns(memoryview(bytearray(fetched))).headers is None
     assert rows(decode_columns(fetched)) == [record._replace(headers=()) for record in plain(buffer)]
+
+
+def irregular(count: int, seed: int, alphabet: bytes, longest: int) -> list[Record]:
+    """Records of many lengths, from 7 bytes on."""
+    dice = random.Random(seed)
+
+    def text() -> bytes | None:
+        size = dice.randrange(-1, longest)
+        return None if size < 0 else bytes(dice.choices(alphabet, k=size))
+
+    return [Record(offset, dice.randrange(9), text(), text()) for offset in range(count)]
+
+
+# Text has no zeros; the others are full of what looks like the beginning of a record.
+ALPHABETS = (b"abcdefgh", bytes(range(256)), b"\0", b"\0\0\0\x20\x82\x01")
+
+
+@pytest.mark.parametrize("alphabet", ALPHABETS)
+@pytest.mark.parametrize("longest", [4, 80, 700])
+def test_records_of_many_lengths_are_found_from_many_places_at_once(alphabet: bytes, longest: int) -> None:
+    for seed in range(4):
+        drawn = [irregular(count, seed + count, alphabet, longest) for count in (2000, 1, 700)]
+        # No zero follows for longer than walks are apart.
+        drawn += [[*irregular(40, seed, alphabet, longest), Record(40, 0, None, b"z" * 30_000)]]
+        buffer = b"".join(build_batch(records) for records in drawn)
+        expected = [record for records in drawn for record in records]
+        assert rows(decode_columns(memoryview(bytearray(b"frame" + buffer))[5:])) == expected
+        assert rows(decode_columns(buffer)) == expected
+
+
+def test_walks_are_side_by_side_where_records_are_text_and_end_where_the_next_began() -> None:
+    records = irregular(4000, 1, b"abcdefgh", 300)
+    # Values that hold whole batches: what looks like a start of a record in there is none.
+    inside = bytes(build_batch(irregular(200, 2, b"abc", 20)))
+    forged = [record._replace(value=inside) if record.offset % 50 == 0 else record for record in records]
+    for drawn, is_found in ((records, True), (forged, None)):
+        data = bytes(build_batch(drawn))
+        octets, spans = np.frombuffer(data, np.uint8), [(HEADER_SIZE, len(data))]
+        one_by_one = columns._find_one_by_one(data, octets, spans, [len(drawn)])
+        side_by_side = columns._find_side_by_side(data, octets, spans, [len(drawn)])
+        assert side_by_side is None if is_found is None else side_by_side is not None
+        assert side_by_side is None or np.array_equal(one_by_one, side_by_side)
+        assert rows(decode_columns(data)) == drawn
+
+
+def test_records_whose_starts_cannot_be_guessed_are_not_walked_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a few walks only, each step of numpy's would find a few records."""
+
+    def walk(*_: Any) -> None:
+        raise AssertionError("walked")
+
+    monkeypatch.setattr(columns, "_walk", walk)
+    drawn = [record._replace(headers=(("key", b"x"),)) for record in irregular(4000, 3, b"abcdefgh", 300)]
+    assert rows(decode_columns(build_batch(drawn), headers=True)) == drawn
+    with pytest.raises(AssertionError, match="walked"):
+        decode_columns(build_batch(irregular(4000, 3, b"abcdefgh", 300)))
 
 
 @given(st.lists(st.tuples(st.integers(1, 200), st.integers(0, 20_000)), min_size=1, max_size=6))
