@@ -21,7 +21,7 @@ from .strategies import record_lists
 pa = pytest.importorskip("pyarrow")
 import numpy as np  # noqa: E402
 
-from ottla.records import columns  # noqa: E402
+from ottla.records import record_starts  # noqa: E402
 from ottla.records.column_encoder import Rows, encode_columns, split_rows  # noqa: E402
 from ottla.records.columns import HEADER_TYPE, Columns, decode_columns  # noqa: E402
 
@@ -93,8 +93,8 @@ def test_walks_are_side_by_side_where_records_are_text_and_end_where_the_next_be
     for drawn, is_found in ((records, True), (forged, None)):
         data = bytes(build_batch(drawn))
         octets, spans = np.frombuffer(data, np.uint8), [(HEADER_SIZE, len(data))]
-        one_by_one = columns._find_one_by_one(data, octets, spans, [len(drawn)])
-        side_by_side = columns._find_side_by_side(data, octets, spans, [len(drawn)])
+        one_by_one = record_starts._find_one_by_one(data, octets, spans, [len(drawn)])
+        side_by_side = record_starts._find_side_by_side(data, octets, spans, [len(drawn)])
         assert side_by_side is None if is_found is None else side_by_side is not None
         assert side_by_side is None or np.array_equal(one_by_one, side_by_side)
         assert rows(decode_columns(data)) == drawn
@@ -106,7 +106,7 @@ def test_records_whose_starts_cannot_be_guessed_are_not_walked_side_by_side(monk
     def walk(*_: Any) -> None:
         raise AssertionError("walked")
 
-    monkeypatch.setattr(columns, "_walk", walk)
+    monkeypatch.setattr(record_starts, "_walk", walk)
     drawn = [record._replace(headers=(("key", b"x"),)) for record in irregular(4000, 3, b"abcdefgh", 300)]
     assert rows(decode_columns(build_batch(drawn), headers=True)) == drawn
     with pytest.raises(AssertionError, match="walked"):

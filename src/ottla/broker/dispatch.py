@@ -135,7 +135,7 @@ class Dispatcher:
                     return self._unknown_api_versions(connection, head)
                 connection.routes[kind] = route
             if route.shortcut is not None:
-                outcome = route.shortcut(frame, route.position, correlation_id, route.context)
+                outcome = self._short(route, route.shortcut, frame, correlation_id)
                 if outcome is not None:
                     return outcome
             # What follows the request is not looked at, as in Kafka: librdkafka 2.x sends Metadata 13 with three bytes too many.
@@ -157,6 +157,13 @@ class Dispatcher:
         position = skip_tags(frame, head.position) if has_tags else head.position
         context = RequestContext(self._node, connection, served.api, head.api_version, head.client_id)
         return Route(served, context, read, bytes(frame[_KIND_AND_ID.size : position]))
+
+    def _short(self, route: Route, shortcut: Shortcut, frame: bytearray, correlation_id: int) -> Answer | Exchange:
+        try:
+            return shortcut(frame, route.position, correlation_id, route.context)
+        except Exception as error:
+            log.exception("request failed api=%s version=%d", route.context.api.name, route.version)
+            raise ProtocolError(f"{route.context.api.name} failed: {error}") from None
 
     def _answer(self, route: Route, request: Message, correlation_id: int) -> Answer | Exchange:
         context = route.context

@@ -10,7 +10,7 @@ there is anything else to see.
 
 | woken by | what happens |
 |---|---|
-| an append, a change of role or of the log's start | the partition is marked and looked at in the next turn of the loop |
+| an append, a change of role or of the log's start | the partition is marked, and looked at before the turn of the loop ends |
 | the high watermark alone | it is marked: told with the next answer |
 | the end of the time, or a next request behind this one | everything is looked at, and the answer is what there is |
 """
@@ -321,13 +321,13 @@ class FollowerPoll(Parked[Any]):
         try:
             replica.leader.check_follower(self._reading.follower, self._reading.broker_epoch, wanted.current_leader_epoch)
             found = held.read(wanted.offset, min(self._max_bytes, wanted.max_bytes), held.log_end_offset)
-        except ApiError:
+            if found.empty:
+                return None
+            records = part(found)
+            if found.size < READ_INSTEAD_OF_SENDFILE:
+                records = records.read()
+        except (ApiError, OSError):
             return None
-        if found.empty:
-            return None
-        records = part(found)
-        if found.size < READ_INSTEAD_OF_SENDFILE:
-            records = records.read()
         del self.marked[followed]
         wanted.told_high_watermark, wanted.told_log_start_offset = held.high_watermark, held.log_start_offset
         to_the_end(self._session, wanted)
