@@ -180,11 +180,21 @@ class StructType(type):
         kept["__fields__"] = fields
         made = super().__new__(cls, name, bases, kept, **options)
         if fields:
-            made.__init__ = _make_init(fields)  # type: ignore[misc]
+            made.__init__ = _first_init(made, fields)  # type: ignore[misc]
         return made
 
 
 _MISSING: Any = object()
+
+
+def _first_init(made: StructType, fields: dict[str, Field]) -> Any:
+    """Writes the real one when the first value is made: a process needs few of the hundreds of structs that it imports."""
+
+    def init(self: Any, *values: Any, **named: Any) -> None:
+        made.__init__ = real = _make_init(fields)  # type: ignore[misc]
+        real(self, *values, **named)
+
+    return init
 
 
 def _make_init(fields: dict[str, Field]) -> Any:
