@@ -77,7 +77,7 @@ class FollowerPoll(Parked[Any]):
     """Parked again and again; made with the second request of a session, ended with the session or the connection."""
 
     __slots__ = (
-        "_correlation_id", "_due", "_followed", "_later", "_loop", "_max_bytes", "_min_bytes", "_node", "_reading",
+        "_correlation_id", "_due", "_followed", "_later", "_loop", "_max_bytes", "_min_bytes", "_most_bytes", "_node", "_reading",
         "_session", "_timer", "_until", "_whole_ms", "connection", "marked",
     )  # fmt: skip
 
@@ -94,6 +94,7 @@ class FollowerPoll(Parked[Any]):
         self._followed: dict[Key, Followed] = {}
         self._whole_ms = -float(WHOLE_MS)
         self._max_bytes = self._min_bytes = 0
+        self._most_bytes: int = node.settings["fetch.max.bytes"]
         self.connection: Connection | None = None  # that of the last request
         self._later: Later | None = None  # of a request that came the short way
         self._correlation_id = 0
@@ -137,13 +138,19 @@ class FollowerPoll(Parked[Any]):
         wanted.log_start_offset = fetch.log_start_offset
         self._reading.broker_epoch = fetch.replica_epoch
         self._reading.notes = True
+        self.marked[followed] = None
+        noted = self._note(followed)
+        self._agenda.run()  # a producer may have waited for just this, and the rest can wait
         self._later = later = Later()
         self._correlation_id = correlation_id
         self._limits(fetch.max_bytes, fetch.min_bytes)
-        self.marked[followed] = None
         now_ms = self._node.world.clock.monotonic_ms()
         self._node.fetch_sessions.go_on(self._session, now_ms)
-        found = self._begin([followed], now_ms, final=fetch.max_wait_ms <= 0)
+        final = fetch.max_wait_ms <= 0
+        # Where only the named partition is marked, and has nothing more, there is nothing to look at.
+        rests = noted and len(self.marked) == 1 and followed.is_at_the_end and now_ms - self._whole_ms < WHOLE_MS
+        found = None if rests and not final and self._min_bytes > 0 else self._begin([], now_ms, final)
+        self._reading.notes = False
         if found is not None:
             return self._parts(found)
         later.abandon = self.leave
@@ -164,8 +171,8 @@ class FollowerPoll(Parked[Any]):
             self._look(True)
 
     def _limits(self, max_bytes: int, min_bytes: int) -> None:
-        self._max_bytes = min(max_bytes, self._node.settings["fetch.max.bytes"])
-        self._min_bytes = min(min_bytes, self._max_bytes)
+        self._max_bytes = max_bytes if max_bytes < self._most_bytes else self._most_bytes
+        self._min_bytes = min_bytes if min_bytes < self._max_bytes else self._max_bytes
 
     def _follow(self, key: Key) -> None:
         followed, wanted = self._followed.get(key), self._session.wanted.get(key)
@@ -191,11 +198,10 @@ class FollowerPoll(Parked[Any]):
             self._whole_ms = now_ms
             named = list(self._followed.values())
             self.marked.update(dict.fromkeys(named))
-        noted = [self._note(followed) for followed in named]
-        self._agenda.run()  # a producer may have waited for just this
-        # Named is marked: where only one partition is either, and has nothing more, there is nothing to look at.
-        rests = noted == [True] and len(self.marked) == 1 and named[0].is_at_the_end and not final and self._min_bytes > 0
-        found = None if rests else self._attempt(final)
+        for followed in named:
+            self._note(followed)
+        self._agenda.run()  # producers may have waited for just this
+        found = self._attempt(final)
         self._reading.notes = False
         return found
 

@@ -212,7 +212,8 @@ class Connection(asyncio.BufferedProtocol):
         if not self._exchanges:
             self._blocked = False
             self.interrupt = None
-        self._resume()
+        if self._waiting or self._paused or (self._sender is not None and self._sender.queued):
+            self._resume()
 
     def _send(self, answer: Answer) -> None:
         if answer is not None and self._sender is not None:

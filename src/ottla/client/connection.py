@@ -71,7 +71,7 @@ class ConnectionOptions:
 
 
 class _Pending:
-    __slots__ = ("again", "correlation_id", "delay", "future", "request", "until", "version")
+    __slots__ = ("again", "correlation_id", "delay", "future", "has_tags", "request", "until", "version")
 
     def __init__(
         self, request: type[Message], version: int, delay: float, future: asyncio.Future[Any], again: Again | None
@@ -81,6 +81,7 @@ class _Pending:
         self.delay = delay  # seconds that the peer has
         self.future = future
         self.again = again
+        self.has_tags = version in request.FLEXIBLE and request.TYPE_KEY != API_VERSIONS_KEY  # in the header of the answer
         self.correlation_id = -1
         self.until = 0.0  # loop time
 
@@ -378,5 +379,4 @@ def _decode_answer(pending: _Pending, frame: bytearray) -> Message:
 
 
 def _body_start(pending: _Pending, frame: bytearray) -> int:
-    flexible = pending.version in pending.request.FLEXIBLE and pending.request.TYPE_KEY != API_VERSIONS_KEY
-    return skip_tags(frame, _INT32.size) if flexible else _INT32.size
+    return skip_tags(frame, _INT32.size) if pending.has_tags else _INT32.size

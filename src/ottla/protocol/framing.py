@@ -168,11 +168,15 @@ def request_frame(request: Message, version: int, correlation_id: int, client_id
 
 def request_head(request: type[Message], version: int, correlation_id: int, client_id: str | None, size: int) -> bytes:
     """What stands before the body of a request, which has `size` bytes."""
-    name = b"" if client_id is None else client_id.encode()
-    length = -1 if client_id is None else len(name)
-    if version in request.FLEXIBLE:
-        name += b"\x00"  # no tags
+    length, name = _named(client_id, request, version)
     return _SIZED_REQUEST.pack(_REQUEST_SIZE + len(name) + size, request.TYPE_KEY, version, correlation_id, length) + name
+
+
+@lru_cache(maxsize=1024)
+def _named(client_id: str | None, request: type[Message], version: int) -> tuple[int, bytes]:
+    """The length of a client's name, the name, and behind it, where there is room for tags, that there are none."""
+    name = b"" if client_id is None else client_id.encode()
+    return -1 if client_id is None else len(name), name + b"\x00" if version in request.FLEXIBLE else name
 
 
 def response_frame(response: Message, version: int, correlation_id: int) -> list[Any]:
