@@ -25,7 +25,7 @@ from ottla.broker.purgatory import Parked
 from ottla.broker.reading import Reading, part
 from ottla.broker.replicas import Replica
 from ottla.broker.server import Answer, Connection, Exchange, Later
-from ottla.broker.sessions import Key, PartitionData, Session, Wanted, answer, is_urgent, to_the_end
+from ottla.broker.sessions import Key, Session, Wanted, answer, to_the_end
 from ottla.host.sending import READ_INSTEAD_OF_SENDFILE
 from ottla.model.errors import ApiError, ProtocolError
 from ottla.protocol.framing import response_frame
@@ -349,22 +349,13 @@ class FollowerPoll(Parked[Any]):
         )
 
     def _whole_answer(self, rows: list[Followed], ready: set[Followed], final: bool) -> FetchResponse | None:
-        remaining, total, urgent = self._max_bytes, 0, final
-        results: list[tuple[Wanted, PartitionData]] = []
-        for followed in rows:
-            wanted, replica = followed.wanted, followed.replica
-            if followed not in ready and replica is not None and wanted.was_told(replica.log):
-                continue
-            data = self._reading.read(wanted, remaining, first=total == 0)
-            results.append((wanted, data))
-            total += len(data.records)
-            remaining = max(0, remaining - len(data.records))
-            urgent = urgent or is_urgent(data)
-        if total < self._min_bytes and not urgent:
+        untold = [row.wanted for row in rows if row in ready or row.replica is None or not row.wanted.was_told(row.replica.log)]
+        found = self._reading.read_all(untold, self._max_bytes)
+        if found.size < self._min_bytes and not (final or found.is_urgent):
             return None
-        response = answer(self._session, results, self._session.session_id)
+        response = answer(self._session, found.results, self._session.session_id)
         self._reading.hint_leaders(response)
-        told = {id(wanted) for wanted, data in results if len(data.records)}
+        told = {id(wanted) for wanted, data in found.results if len(data.records)}
         for followed in rows:
             if id(followed.wanted) in told or self._rests(followed):
                 self.marked.pop(followed, None)

@@ -6,7 +6,8 @@ position is noted on the way, which may move the high watermark.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.broker.replicas import Replica
 from ottla.broker.sessions import PartitionData, Wanted
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 NO_FOLLOWER = -1
 # Errors that are found before a log is looked at. Kafka leaves the aborted transactions empty then, and null after others.
 _BEFORE_THE_LOG = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+class Found(NamedTuple):
+    results: list[tuple[Wanted, PartitionData]]
+    size: int  # bytes of records
+    is_urgent: bool  # something must be told at once, whether or not there are records
 
 
 class Reading:
@@ -62,6 +69,17 @@ class Reading:
         if self.follower >= 0:
             return log.log_end_offset
         return log.last_stable_offset if self._committed_only else log.high_watermark
+
+    def read_all(self, rows: Iterable[Wanted], max_bytes: int) -> Found:
+        """One after the other, as far as there is room; the first that has records gives some in any case."""
+        results, size, is_urgent = [], 0, False
+        for wanted in rows:
+            data = self.read(wanted, max(0, max_bytes - size), first=size == 0)
+            results.append((wanted, data))
+            size += len(data.records)
+            if data.error_code or data.diverging_epoch.epoch >= 0 or data.preferred_read_replica >= 0:
+                is_urgent = True
+        return Found(results, size, is_urgent)
 
     def read(self, wanted: Wanted, max_bytes: int, first: bool) -> PartitionData:
         data = PartitionData(partition_index=wanted.partition, records=b"")

@@ -161,11 +161,6 @@ class FetchSessions:
         return session_id in self._sessions
 
 
-def is_urgent(data: PartitionData) -> bool:
-    """What a reader must hear of at once, whether or not there are records for it."""
-    return data.error_code != 0 or data.diverging_epoch.epoch >= 0 or data.preferred_read_replica >= 0
-
-
 def answer(session: Session | None, results: list[tuple[Wanted, PartitionData]], session_id: int) -> FetchResponse:
     """Without a session all of it, else what is news."""
     response = FetchResponse(session_id=session_id)

@@ -14,7 +14,7 @@ from ottla.broker.follower_polls import FollowerPoll, end_poll, single_fetch
 from ottla.broker.purgatory import Parked, Watchers
 from ottla.broker.reading import Reading
 from ottla.broker.replicas import Replica
-from ottla.broker.sessions import INITIAL_EPOCH, NO_SESSION, PartitionData, Session, Wanted, answer, is_urgent
+from ottla.broker.sessions import INITIAL_EPOCH, NO_SESSION, PartitionData, Session, Wanted, answer
 from ottla.model.errors import ApiError
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.replication.state import NO_EPOCH
@@ -87,20 +87,18 @@ class _Turn:
         if not final and self._min_bytes > 0 and self._wanted and None not in resting:
             self._reading.notes = False
             return None
-        remaining, total, urgent = self._max_bytes, 0, final or not self._wanted
-        results = []
-        for wanted, idle in zip(self._wanted, resting, strict=True):
-            if idle is not None and self._session is not None and wanted.was_told(idle.log):
-                continue
-            data = self._reading.read(wanted, remaining, first=total == 0)
-            results.append((wanted, data))
-            total += len(data.records)
-            remaining = max(0, remaining - len(data.records))
-            urgent = urgent or is_urgent(data)
+        found = self._reading.read_all(
+            [
+                wanted
+                for wanted, idle in zip(self._wanted, resting, strict=True)
+                if idle is None or self._session is None or not wanted.was_told(idle.log)
+            ],
+            self._max_bytes,
+        )
         self._reading.notes = False
-        if total < self._min_bytes and not urgent:
+        if found.size < self._min_bytes and not (final or found.is_urgent or not self._wanted):
             return None
-        return self._answer(results)
+        return self._answer(found.results)
 
     def _resting(self, wanted: Wanted) -> Replica | None:
         """The replica, if its reader has all there is and nothing else is to be said: what most looks find, seen without
