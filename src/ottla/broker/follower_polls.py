@@ -25,7 +25,7 @@ from ottla.broker.purgatory import Parked
 from ottla.broker.reading import Reading, part
 from ottla.broker.replicas import Replica
 from ottla.broker.server import Answer, Connection, Exchange, Later
-from ottla.broker.sessions import Key, Session, Wanted, answer, to_the_end
+from ottla.broker.sessions import Key, Session, Wanted, answer
 from ottla.host.sending import READ_INSTEAD_OF_SENDFILE
 from ottla.model.errors import ApiError, ProtocolError
 from ottla.protocol.framing import response_frame
@@ -139,12 +139,12 @@ class FollowerPoll(Parked[Any]):
         self._reading.broker_epoch = fetch.replica_epoch
         self._reading.notes = True
         self.marked[followed] = None
-        noted = self._note(followed)
+        now_ms = self._node.world.clock.monotonic_ms()
+        noted = self._note(followed, int(now_ms))
         self._agenda.run()  # a producer may have waited for just this, and the rest can wait
         self._later = later = Later()
         self._correlation_id = correlation_id
         self._limits(fetch.max_bytes, fetch.min_bytes)
-        now_ms = self._node.world.clock.monotonic_ms()
         self._node.fetch_sessions.go_on(self._session, now_ms)
         final = fetch.max_wait_ms <= 0
         # Where only the named partition is marked, and has nothing more, there is nothing to look at.
@@ -199,13 +199,13 @@ class FollowerPoll(Parked[Any]):
             named = list(self._followed.values())
             self.marked.update(dict.fromkeys(named))
         for followed in named:
-            self._note(followed)
+            self._note(followed, int(now_ms))
         self._agenda.run()  # producers may have waited for just this
         found = self._attempt(final)
         self._reading.notes = False
         return found
 
-    def _note(self, followed: Followed) -> bool:
+    def _note(self, followed: Followed, now_ms: int) -> bool:
         """Whether it counts. Whatever speaks against it is found, and told, by the reading."""
         wanted, replica = followed.wanted, followed.replica
         if replica is None or replica.leader is None:
@@ -219,7 +219,7 @@ class FollowerPoll(Parked[Any]):
         if not held.log_start_offset <= wanted.offset <= held.log_end_offset:
             return False
         try:
-            self._reading.note(replica, wanted)
+            self._reading.note(replica, wanted, now_ms)
         except ApiError:
             return False
         return True
@@ -336,7 +336,6 @@ class FollowerPoll(Parked[Any]):
             return None
         del self.marked[followed]
         wanted.told_high_watermark, wanted.told_log_start_offset = held.high_watermark, held.log_start_offset
-        to_the_end(self._session, wanted)
         return write_answer(
             self._correlation_id,
             self._session.session_id,

@@ -106,16 +106,17 @@ class Reading:
                 data.aborted_transactions = None
         return data
 
-    def note(self, replica: Replica, wanted: Wanted) -> None:
+    def now_ms(self) -> int:
+        return int(self._node.world.clock.monotonic_ms())
+
+    def note(self, replica: Replica, wanted: Wanted, now_ms: int) -> None:
         """How far a follower is, which may move the high watermark. Raises what the follower is to be told."""
         leader = replica.leader
         assert leader is not None
         leader.check_follower(self.follower, self.broker_epoch, wanted.current_leader_epoch)
         if self.notes:
-            now_ms = int(self._node.world.clock.monotonic_ms())
-            replica.progress(
-                leader.fetched(self.follower, wanted.offset, wanted.log_start_offset, self.broker_epoch, now_ms)
-            )  # fmt: skip
+            moved = leader.fetched(self.follower, wanted.offset, wanted.log_start_offset, self.broker_epoch, now_ms)
+            replica.progress(moved)
 
     def _replica(self, topic: str, partition: int) -> Replica:
         """Consumers may read from any replica since version 11 (KIP-392)."""
@@ -134,7 +135,7 @@ class Reading:
         if wanted.last_fetched_epoch >= 0 and self._parts(data, replica, wanted):
             return True
         if log.log_start_offset <= wanted.offset <= log.log_end_offset:
-            self.note(replica, wanted)
+            self.note(replica, wanted, self.now_ms())
         return False
 
     def _parts(self, data: PartitionData, replica: Replica, wanted: Wanted) -> bool:

@@ -19,9 +19,12 @@ VERSION = 18  # of Fetch; no other is read or written here
 # After the header: the numbers of the request and its session, one topic with one partition, no tags, nothing forgotten, no rack, and
 # the replica's state behind its tag.
 _REQUEST = struct.Struct(">iiibiis16ssiiqiqi7siqs")
+_SAYS = struct.Struct(">iiixiix16sxiiqiqi7xiqx")  # the same without what is always the same,
+_FORM = struct.Struct(">12xb8xs16xs32x7s12xs")  # and that alone
 _ONE = b"\x02"  # the length of an array of one
 _BEFORE_REPLICA_STATE = b"\x00\x00\x01\x01\x01\x01\x0d"
 _NO_TAGS = b"\x00"
+_THIS_FORM = (0, _ONE, _ONE, _BEFORE_REPLICA_STATE, _NO_TAGS)
 
 _ANSWER_HEAD = struct.Struct(">iis")  # size, correlation id, no tags
 _ANSWER = struct.Struct(">ihis16ssihqqqsi")  # up to the length of the records
@@ -64,12 +67,9 @@ def write_request(fetch: SingleFetch) -> bytes:
 
 def read_request(frame: bytes | bytearray, position: int) -> SingleFetch | None:
     """The body of a request from `position` to the end of its frame."""
-    if len(frame) - position != _REQUEST.size:
+    if len(frame) - position != _REQUEST.size or _FORM.unpack_from(frame, position) != _THIS_FORM:
         return None
-    found = _REQUEST.unpack_from(frame, position)
-    if (found[3], found[6], found[8], found[15], found[18]) != (0, _ONE, _ONE, _BEFORE_REPLICA_STATE, _NO_TAGS):
-        return None
-    return SingleFetch._make((*found[:3], *found[4:6], found[7], *found[9:15], *found[16:18]))
+    return SingleFetch._make(_SAYS.unpack_from(frame, position))
 
 
 def write_answer(

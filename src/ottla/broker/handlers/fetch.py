@@ -111,7 +111,7 @@ class _Turn:
             return None
         try:
             if self._reading.follower >= 0:
-                self._reading.note(replica, wanted)
+                self._reading.note(replica, wanted, self._reading.now_ms())
             else:
                 replica.check_epoch(wanted.current_leader_epoch)
         except ApiError:
