@@ -36,6 +36,7 @@ class From(RealNetwork):
     """Connects from one local port."""
 
     def __init__(self, local: int) -> None:
+        super().__init__(unix_sockets=False)
         self._local = local
 
     async def connect(self, host: str, port: int, factory: ProtocolFactory, tls: ssl.SSLContext | None = None) -> None:

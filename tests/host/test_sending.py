@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.host.disk import FileRange, RealDisk
-from ottla.host.network import NameNotFound, RealNetwork
+from ottla.host.network import OFF, NameNotFound, RealNetwork
 from ottla.host.sending import READ_INSTEAD_OF_SENDFILE, Part, Sender, SocketSender, TransportSender, sender_for
 
 WAIT_SECONDS = 20
@@ -52,6 +52,13 @@ class Reader(asyncio.Protocol):
         self.received += data
         if len(self.received) >= self.expected > 0:
             self.complete.set()
+
+
+@pytest.fixture(params=["unix socket", "TCP"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By which both ends are joined."""
+    if request.param == "TCP":
+        monkeypatch.setenv(OFF, "1")
 
 
 async def connected(make: Any) -> tuple[Writer, Reader]:

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
+from ottla.host.network import peer_host
 from ottla.host.sending import Part, Sender, sender_for
 from ottla.model.errors import ProtocolError
 from ottla.protocol.framing import SCRATCH_SIZE, Frames
@@ -110,8 +111,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's is one without inheriting from it
-        peer = transport.get_extra_info("peername")
-        self.address = str(peer[0]) if peer else ""
+        self.address = peer_host(transport)
         self._sender = sender_for(transport, self._resume)
         self._server.connections[self] = None
 

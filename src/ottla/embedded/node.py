@@ -18,6 +18,7 @@ from ottla.embedded.network import NodeNetwork, Switchboard
 from ottla.embedded.properties import NodePlan
 from ottla.host import World
 from ottla.host.disk import DirectoryLock, RealDisk
+from ottla.host.network import RealNetwork
 
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 20.0
@@ -80,7 +81,7 @@ class EmbeddedNode:
 
     def _doors(self) -> World:
         real = real_world()
-        self._network = NodeNetwork(self.node_id, self._switchboard, real.network)
+        self._network = NodeNetwork(self.node_id, self._switchboard, RealNetwork(unix_sockets=False))
         self._disk = NodeDisk()
         return World(real.clock, real.random, self._network, self._disk, real.workers)
 
