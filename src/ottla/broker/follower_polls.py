@@ -17,7 +17,6 @@ there is anything else to see.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +31,7 @@ from ottla.protocol.framing import response_frame
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.single_fetch import VERSION, SingleFetch, read_request, write_answer
 from ottla.replication.state import NO_EPOCH
+from ottla.storage.log import Log
 
 if TYPE_CHECKING:
     from ottla.broker.dispatch import RequestContext
@@ -77,17 +77,14 @@ class FollowerPoll(Parked[Any]):
     """Parked again and again; made with the second request of a session, ended with the session or the connection."""
 
     __slots__ = (
-        "_correlation_id", "_due", "_followed", "_later", "_loop", "_max_bytes", "_min_bytes", "_most_bytes", "_node", "_reading",
-        "_session", "_timer", "_until", "_whole_ms", "connection", "marked",
+        "_correlation_id", "_followed", "_later", "_max_bytes", "_min_bytes", "_most_bytes", "_node", "_reading", "_session", "_whole_ms",
+        "connection", "marked",
     )  # fmt: skip
 
     def __init__(self, session: Session, node: Node) -> None:
         self._deliver = None
         self._is_done, self._scheduled = True, False
         self._agenda = node.replicas.agenda
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._due = self._until = 0.0  # when the timer ends, and when the poll does
         self._node = node
         self._session = session
         self._reading = Reading(node, "", VERSION)
@@ -140,8 +137,12 @@ class FollowerPoll(Parked[Any]):
         self._reading.notes = True
         self.marked[followed] = None
         now_ms = self._node.world.clock.monotonic_ms()
-        noted = self._note(followed, int(now_ms))
-        self._agenda.run()  # a producer may have waited for just this, and the rest can wait
+        self._agenda.attend()
+        try:
+            noted = self._note(followed, int(now_ms))
+            self._agenda.run()  # a producer may have waited for just this, and the rest can wait
+        finally:
+            self._agenda.leave()
         self._later = later = Later()
         self._correlation_id = correlation_id
         self._limits(fetch.max_bytes, fetch.min_bytes)
@@ -156,6 +157,8 @@ class FollowerPoll(Parked[Any]):
         later.abandon = self.leave
         self._deliver = self._give
         self._wait(fetch.max_wait_ms, connection)
+        if self._node.follower_attention is not None:
+            self._node.follower_attention.answered()
         return Exchange(None, later)
 
     def single(self, fetch: SingleFetch) -> Followed | None:
@@ -227,32 +230,15 @@ class FollowerPoll(Parked[Any]):
     # Waiting --------------------------------------------------------------------------------------------------------------
 
     def _wait(self, max_wait_ms: int, connection: Connection) -> None:
-        """One timer serves many polls: it ends early, sees that there is time left, and goes on."""
         self._is_done = False
-        self._until = until = self._loop.time() + max_wait_ms / 1000
-        if self._timer is None or until < self._due:
-            self._arm(until, max_wait_ms / 1000)
+        self._agenda.deadlines.add(self, max_wait_ms)
         connection.interrupt = self.hurry
         if self.connection is not connection:
             end_poll(connection)
             self.connection = connection
             connection.session[_POLL] = self
-
-    def _arm(self, until: float, delay: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._due = until
-        self._timer = self._loop.call_later(delay, self._ring)
-
-    def _ring(self) -> None:
-        self._timer = None
-        if self._is_done:
-            return
-        left = self._until - self._loop.time()
-        if left > 0:
-            self._arm(self._until, left)
-        else:
-            self._look(True)
+            if self._node.follower_attention is not None:
+                connection.on_answer = self._node.follower_attention.expect
 
     def wake(self) -> None:
         if not self._is_done and not self._scheduled:
@@ -261,6 +247,7 @@ class FollowerPoll(Parked[Any]):
 
     def leave(self) -> None:
         self._is_done = True
+        self._agenda.deadlines.discard(self)
 
     def end(self) -> None:
         """Watch nothing any more. Should the session go on over another connection, `ask` begins anew."""
@@ -271,9 +258,6 @@ class FollowerPoll(Parked[Any]):
         self._followed.clear()
         self.marked.clear()
         self._whole_ms = -float(WHOLE_MS)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     # Answering ------------------------------------------------------------------------------------------------------------
 
@@ -326,13 +310,10 @@ class FollowerPoll(Parked[Any]):
             return None
         try:
             replica.leader.check_follower(self._reading.follower, self._reading.broker_epoch, wanted.current_leader_epoch)
-            found = held.read(wanted.offset, min(self._max_bytes, wanted.max_bytes), held.log_end_offset)
-            if found.empty:
-                return None
-            records = part(found)
-            if found.size < READ_INSTEAD_OF_SENDFILE:
-                records = records.read()
+            records = self._records(wanted, held)
         except (ApiError, OSError):
+            return None
+        if not records:
             return None
         del self.marked[followed]
         wanted.told_high_watermark, wanted.told_log_start_offset = held.high_watermark, held.log_start_offset
@@ -346,6 +327,15 @@ class FollowerPoll(Parked[Any]):
             held.log_start_offset,
             records,
         )
+
+    def _records(self, wanted: Wanted, held: Log) -> Any:
+        limit = min(self._max_bytes, wanted.max_bytes)
+        fresh = self._node.replicas.fresh
+        if fresh is not None and fresh.log is held and fresh.offset == wanted.offset and len(fresh.records) <= limit:
+            return fresh.records
+        found = held.read(wanted.offset, limit, held.log_end_offset)
+        records = part(found)
+        return records.read() if 0 < found.size < READ_INSTEAD_OF_SENDFILE else records
 
     def _whole_answer(self, rows: list[Followed], ready: set[Followed], final: bool) -> FetchResponse | None:
         untold = [row.wanted for row in rows if row in ready or row.replica is None or not row.wanted.was_told(row.replica.log)]

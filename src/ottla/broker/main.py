@@ -57,6 +57,7 @@ async def serve(properties: Mapping[str, str], ready: Callable[[Node], None]) ->
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)
     node.server.on_answer = Attention().answered
+    node.follower_attention = Attention()
     pid_file = f"{node.config.directory}/{PID_FILE}"
     node.world.disk.replace(pid_file, f"{process_id()}\n".encode(), sync=False)
     node.on_failure = stopping.set

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ottla.broker.purgatory import Parked
+from ottla.broker.purgatory import Agenda, Parked
 from ottla.broker.replicas import Replica
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import TopicPartition
@@ -58,10 +58,10 @@ def write_marker(node: Node, partition: TopicPartition, marker: Marker) -> Error
     node.coordinators.transaction_ended(replica, marker.producer_id, marker.producer_epoch, marker.transaction_result)
     if replica.is_committed(result.last_offset):
         return ErrorCode.NONE
-    return committed(replica, result.last_offset, node.settings["request.timeout.ms"])
+    return committed(replica, result.last_offset, node.settings["request.timeout.ms"], node.replicas.agenda)
 
 
-def committed(replica: Replica, last_offset: int, timeout_ms: int) -> asyncio.Future[ErrorCode]:
+def committed(replica: Replica, last_offset: int, timeout_ms: int, agenda: Agenda) -> asyncio.Future[ErrorCode]:
     """NONE once every in-sync replica has it, or why that cannot be said."""
     epoch = replica.leader_epoch
 
@@ -71,7 +71,7 @@ def committed(replica: Replica, last_offset: int, timeout_ms: int) -> asyncio.Fu
         verdict = replica.leader.acknowledged(last_offset + 1)
         return ErrorCode.REQUEST_TIMED_OUT if verdict is None and final else verdict
 
-    return Parked(attempt, timeout_ms, [replica.watchers]).future
+    return Parked(agenda, attempt, timeout_ms, [replica.watchers]).future
 
 
 @dataclass(eq=False, slots=True)

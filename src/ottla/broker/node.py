@@ -25,6 +25,7 @@ from ottla.broker.server import Server
 from ottla.broker.sessions import FetchSessions
 from ottla.broker.transaction_coordinators import TransactionKind
 from ottla.host import World
+from ottla.host.attention import Attention
 from ottla.host.network import Listener
 from ottla.metadata.delta import Changes, difference
 from ottla.metadata.image import BROKER, ClusterImage, Partition
@@ -64,6 +65,7 @@ class Node:
         self.controller_bound: tuple[Endpoint, ...] = ()
         self._listeners: list[Listener] = []
         self._loaded = False  # the logs are open, and follow the image from here on
+        self.follower_attention: Attention | None = None  # to followers that are copying, for whom a producer waits
         self.failure: str | None = None
         self.on_failure: Callable[[], None] = lambda: None  # called once, when the node cannot go on
 

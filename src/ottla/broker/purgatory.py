@@ -33,23 +33,39 @@ class Follows(Wakeable, Protocol):
 
 
 class Agenda:
-    """Who is to look before the current turn of the loop ends, in order."""
+    """Who is to look before the current turn of the loop ends, in order; and whose time is up when (`deadlines`).
 
-    __slots__ = ("_due", "_is_scheduled")
+    Whoever is about to wake others, and will then run the agenda itself, attends to it meanwhile: the loop need not be asked to.
+    """
+
+    __slots__ = ("_due", "_is_attended", "_is_scheduled", "deadlines")
 
     def __init__(self) -> None:
         self._due: deque[Parked[Any]] = deque()
-        self._is_scheduled = False
+        self._is_scheduled = self._is_attended = False
+        self.deadlines = Deadlines()
 
     def add(self, parked: Parked[Any]) -> None:
         self._due.append(parked)
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._turn_ends)
+        if not self._is_scheduled and not self._is_attended:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        self._is_scheduled = True
+        asyncio.get_running_loop().call_soon(self._turn_ends)
 
     def _turn_ends(self) -> None:
         self._is_scheduled = False
         self.run()
+
+    def attend(self) -> None:
+        """Until `leave`, which must follow whatever happens."""
+        self._is_attended = True
+
+    def leave(self) -> None:
+        self._is_attended = False
+        if self._due and not self._is_scheduled:
+            self._schedule()
 
     def run(self) -> None:
         """Look now. Whoever calls this has changed everything that it was about to change: an answer may start another request."""
@@ -60,13 +76,53 @@ class Agenda:
                 log.exception("a parked request failed")
 
 
+class Deadlines:
+    """When the time of parked requests is up. Nearly all are answered long before, so one timer serves them all: it ends when the first
+    of them might, mostly finds that one gone, and goes on with those that are still there."""
+
+    __slots__ = ("_due", "_loop", "_timer", "_until")
+
+    def __init__(self) -> None:
+        self._until: dict[Parked[Any], float] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0  # when the timer ends
+
+    def add(self, parked: Parked[Any], timeout_ms: float) -> None:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        self._until[parked] = until = self._loop.time() + timeout_ms / 1000
+        if self._timer is None or until < self._due:
+            self._arm(self._loop, until)
+
+    def discard(self, parked: Parked[Any]) -> None:
+        self._until.pop(parked, None)
+
+    def _arm(self, loop: asyncio.AbstractEventLoop, until: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = until
+        self._timer = loop.call_at(until, self._ring, loop)
+
+    def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        now = loop.time()
+        for parked in [parked for parked, until in self._until.items() if until <= now]:
+            self.discard(parked)
+            try:
+                parked.expire()
+            except Exception:
+                log.exception("a parked request failed")
+        if self._until and self._timer is None:
+            self._arm(loop, min(self._until.values()))
+
+
 class Watchers:
     """Those that one partition can wake. Followers stay for as long as their sessions, everybody else for as long as they wait."""
 
-    __slots__ = ("_followers", "_parked", "agenda")
+    __slots__ = ("_followers", "_parked")
 
-    def __init__(self, agenda: Agenda) -> None:
-        self.agenda = agenda
+    def __init__(self) -> None:
         self._parked: dict[Wakeable, None] = {}  # in order of arrival: fair, and the same order in every run of a seed
         self._followers: dict[Follows, None] = {}
 
@@ -105,17 +161,19 @@ class Parked(Generic[T]):
     The result is delivered once, in the turn of the loop in which it is found; `future` is for those who would rather await it.
     """
 
-    __slots__ = ("_agenda", "_attempt", "_deadline", "_deliver", "_is_done", "_scheduled", "_watched")
+    __slots__ = ("_agenda", "_attempt", "_deliver", "_is_done", "_scheduled", "_watched")
 
-    def __init__(self, attempt: Callable[[bool], T | None], timeout_ms: float, watched: Iterable[Watchers]) -> None:
+    def __init__(
+        self, agenda: Agenda, attempt: Callable[[bool], T | None], timeout_ms: float, watched: Iterable[Watchers]
+    ) -> None:
+        self._agenda = agenda
         self._attempt = attempt
         self._deliver: Deliver | None = None
         self._is_done = self._scheduled = False
         self._watched = list(watched)
         for watchers in self._watched:
             watchers.add(self)
-            self._agenda = watchers.agenda  # all partitions of a node share it
-        self._deadline = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._look, True)
+        agenda.deadlines.add(self, timeout_ms)
 
     def deliver_to(self, deliver: Deliver) -> None:
         """Called once with the result, or with None and what went wrong."""
@@ -145,8 +203,12 @@ class Parked(Generic[T]):
     def look(self) -> None:
         self._look(False)
 
+    def expire(self) -> None:
+        """The time is up: the result is what there is."""
+        self._look(True)
+
     def hurry(self) -> None:
-        """The time is up before it is up: the result is what there is."""
+        """The same before it is up."""
         asyncio.get_running_loop().call_soon(self._look, True)
 
     def _look(self, final: bool) -> None:
@@ -166,7 +228,7 @@ class Parked(Generic[T]):
     def leave(self) -> None:
         """Wait no longer."""
         self._is_done = True
-        self._deadline.cancel()
+        self._agenda.deadlines.discard(self)
         for watchers in self._watched:
             watchers.discard(self)
         self._watched = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.broker.purgatory import Agenda, Watchers
 from ottla.metadata.delta import Changes
@@ -46,7 +46,7 @@ class Replica:
         self.state = Partition((), (), NO_LEADER, -1, -1)  # as the controller last said
         self.leader: PartitionLeader | None = None
         self.follower: PartitionFollower | None = None
-        self.watchers = Watchers(replicas.agenda)
+        self.watchers = Watchers()
 
     @property
     def leads(self) -> bool:
@@ -215,11 +215,20 @@ def _described(state: Partition) -> PartitionState:
     )
 
 
+class Fresh(NamedTuple):
+    """The end of a log as it was just appended, still in memory: those who wait for it need not read it from the file."""
+
+    log: Log
+    offset: int
+    records: bytearray | memoryview
+
+
 class Replicas:
     def __init__(self, node: Node) -> None:
         self._node = node
         self.node_id = node.node_id
         self.agenda = Agenda()
+        self.fresh: Fresh | None = None  # only while the request that brought it is being served, which keeps it in memory anyway
         self.live_brokers: dict[int, int] = {}  # those that may be in sync, with their epochs; shared with the machines
         self._by_partition: dict[TopicPartition, Replica] = {}
         self._configs: dict[str, LogConfig] = {}

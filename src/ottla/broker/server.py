@@ -101,6 +101,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._sender: Sender | None = None
         self.on_lost: Callable[[], None] | None = None
+        self.on_answer: Callable[[], None] | None = None  # instead of the server's
         self.interrupt: Callable[[], None] | None = None  # ends the long poll under way
         self.listener = listener
         self.address = ""
@@ -218,8 +219,9 @@ class Connection(asyncio.BufferedProtocol):
     def _send(self, answer: Answer) -> None:
         if answer is not None and self._sender is not None:
             size = self._sender.send(answer)
-            if self._server.on_answer is not None and size < SMALL_REPLY and not self._waiting and not self._exchanges:
-                self._server.on_answer()
+            on_answer = self.on_answer or self._server.on_answer
+            if on_answer is not None and size < SMALL_REPLY and not self._waiting and not self._exchanges:
+                on_answer()
 
     def _resume(self) -> None:
         try:

@@ -29,16 +29,21 @@ class Attention:
         self._last = 0.0
 
     def answered(self) -> None:
-        if self._looking:
-            if self._score < MAX_SCORE:
-                self._score += 1
-        elif self._score > 0 or self._unlooked >= PROBE_EVERY:
+        """What was looked for has come, and more is expected."""
+        if self._looking and self._score < MAX_SCORE:
+            self._score += 1
+        self.expect()
+
+    def expect(self) -> None:
+        """Something was sent to which an answer is expected, that of another than was answered last perhaps: this says nothing of
+        whether looking pays."""
+        if not self._looking:
+            if self._score <= 0 and self._unlooked < PROBE_EVERY:
+                self._unlooked += 1
+                return
             self._looking = True
             self._unlooked = 0
             self._loop.call_soon(self._look)
-        else:
-            self._unlooked += 1
-            return
         self._last = perf_counter()
         self._until = self._last + WINDOW_S
 

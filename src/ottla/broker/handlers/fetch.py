@@ -38,7 +38,7 @@ def fetch(request: FetchRequest, context: RequestContext) -> Any:
     response = turn.attempt(final=request.max_wait_ms <= 0)
     if response is not None:
         return response
-    parked = Parked(turn.attempt, request.max_wait_ms, turn.watched())
+    parked = Parked(node.replicas.agenda, turn.attempt, request.max_wait_ms, turn.watched())
     if follower >= 0:  # a consumer that always had two polls under way would end each with the next, and never rest
         context.connection.interrupt = parked.hurry
     return parked

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ottla.broker.dispatch import RequestContext, handles
-from ottla.broker.purgatory import Parked
+from ottla.broker.purgatory import Agenda, Parked
 from ottla.broker.replicas import Replica
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import INTERNAL_TOPICS
@@ -145,10 +145,12 @@ def delete_records(request: DeleteRecordsRequest, context: RequestContext) -> An
             response.topics.append(reply)
     if not waiting:
         return response
-    return _wait_for_deletion(response, waiting, request.timeout_ms)
+    return _wait_for_deletion(response, waiting, request.timeout_ms, context.node.replicas.agenda)
 
 
-def _wait_for_deletion(response: DeleteRecordsResponse, waiting: list[tuple[Replica, Any]], timeout_ms: int) -> Any:
+def _wait_for_deletion(
+    response: DeleteRecordsResponse, waiting: list[tuple[Replica, Any]], timeout_ms: int, agenda: Agenda
+) -> Any:
     def attempt(final: bool) -> DeleteRecordsResponse | None:
         for replica, result in waiting:
             if not replica.leads:
@@ -159,4 +161,4 @@ def _wait_for_deletion(response: DeleteRecordsResponse, waiting: list[tuple[Repl
                 result.error_code, result.low_watermark = ErrorCode.REQUEST_TIMED_OUT, -1
         return response
 
-    return Parked(attempt, timeout_ms, {replica.watchers for replica, _ in waiting})
+    return Parked(agenda, attempt, timeout_ms, {replica.watchers for replica, _ in waiting})

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from ottla.broker.admission import admit, one_batch
 from ottla.broker.dispatch import RequestContext, handles
-from ottla.broker.purgatory import Parked
-from ottla.broker.replicas import Replica
+from ottla.broker.purgatory import Agenda, Parked
+from ottla.broker.replicas import Fresh, Replica
 from ottla.broker.verification import NOTHING_VERIFIED, Verified, verify
+from ottla.host.sending import READ_INSTEAD_OF_SENDFILE
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import INTERNAL_TOPICS
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -73,19 +74,25 @@ def _produce(request: ProduceRequest, context: RequestContext, verified: Verifie
     waiting: list[Waiting] = []
     failed = False
     now_ms = context.node.world.clock.wall_ms()
-    for topic in request.topic_data:
-        name = topic.name if context.version < 13 else context.node.topic_name(topic.topic_id)
-        if not topic.partition_data:
-            continue
-        results = []
-        for partition in topic.partition_data:
-            result = _append(request, context, name, partition, now_ms, waiting, verified)
-            results.append(result)
-            if result.error_code:
-                failed = True
-        replies.append(TopicReply(topic.name, topic.topic_id, results))
-    if waiting:
-        context.node.replicas.agenda.run()  # who must copy it begins before we go on
+    replicas = context.node.replicas
+    replicas.agenda.attend()
+    try:
+        for topic in request.topic_data:
+            name = topic.name if context.version < 13 else context.node.topic_name(topic.topic_id)
+            if not topic.partition_data:
+                continue
+            results = []
+            for partition in topic.partition_data:
+                result = _append(request, context, name, partition, now_ms, waiting, verified)
+                results.append(result)
+                if result.error_code:
+                    failed = True
+            replies.append(TopicReply(topic.name, topic.topic_id, results))
+        if waiting:
+            replicas.agenda.run()  # who must copy it begins before we go on
+    finally:
+        replicas.agenda.leave()
+        replicas.fresh = None
     response = ProduceResponse(replies)
     if failed:
         _hint_leaders(response, context)
@@ -95,7 +102,7 @@ def _produce(request: ProduceRequest, context: RequestContext, verified: Verifie
         return None
     if not waiting:
         return response
-    return _wait(response, waiting, request.timeout_ms)
+    return _wait(response, waiting, request.timeout_ms, replicas.agenda)
 
 
 def _append(
@@ -133,7 +140,9 @@ def _append(
         return reply
     except ApiError as error:
         return _refused(data.index, error, log)
-    first_offset, last_offset, append_time, start_offset, _ = result
+    first_offset, last_offset, append_time, start_offset, is_duplicate = result
+    if not is_duplicate and len(buffer) < READ_INSTEAD_OF_SENDFILE:
+        context.node.replicas.fresh = Fresh(log, first_offset, buffer)
     # By position, because this is made for every batch that comes in: the fields in the order of their declaration.
     reply = PartitionReply(data.index, 0, first_offset, append_time, start_offset, [], None, _NO_HINT)
     for_replicas = acks == ALL and log.high_watermark <= last_offset
@@ -156,7 +165,9 @@ def _refused(index: int, error: ApiError, log: Log | None) -> PartitionReply:
     )
 
 
-def _wait(response: ProduceResponse, waiting: list[Waiting], timeout_ms: int) -> ProduceResponse | Parked[ProduceResponse]:
+def _wait(
+    response: ProduceResponse, waiting: list[Waiting], timeout_ms: int, agenda: Agenda
+) -> ProduceResponse | Parked[ProduceResponse]:
     """Answer once every partition is committed, or has lost its leader, or the time is up."""
 
     def attempt(final: bool) -> ProduceResponse | None:
@@ -169,7 +180,7 @@ def _wait(response: ProduceResponse, waiting: list[Waiting], timeout_ms: int) ->
                 _fail(row.reply, error)
         return None if waiting else response
 
-    return attempt(final=False) or Parked(attempt, timeout_ms, {row.replica.watchers for row in waiting})
+    return attempt(final=False) or Parked(agenda, attempt, timeout_ms, {row.replica.watchers for row in waiting})
 
 
 def _fail(reply: PartitionReply, error: ErrorCode) -> None:
