@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable
 
-from ottla.broker.purgatory import Agenda, Parked, Watchers
+from ottla.broker.purgatory import MOST_LEFT, Agenda, Parked, Watchers
 
 LONG_MS = 600_000.0
 
@@ -73,3 +74,38 @@ async def test_who_was_answered_is_not_told_that_the_time_is_up() -> None:
     last = parked(agenda, watched, lambda final: "late" if final else None, 20.0)
     assert await last.future == "late"
     assert told == ["in time"]
+
+
+async def test_who_left_is_not_kept() -> None:
+    agenda, watched, gone = Agenda(), Watchers(), []
+
+    def come_and_go() -> None:
+        def attempt(final: bool) -> None:
+            return None
+
+        gone.append(weakref.ref(attempt))
+        parked(agenda, watched, attempt).leave()
+
+    for _ in range(10 * MOST_LEFT):
+        come_and_go()
+    assert sum(each() is not None for each in gone) <= MOST_LEFT
+
+
+async def test_many_deadlines_pass_one_by_one() -> None:
+    """As many looks as there are requests, not as many for each of them."""
+    agenda, watched, told = Agenda(), Watchers(), []
+    done = asyncio.Event()
+    count = 500
+
+    def tell(number: int) -> Callable[[int, Exception | None], None]:
+        def heard(_: int, __: Exception | None) -> None:
+            told.append(number)
+            if len(told) == count:
+                done.set()
+
+        return heard
+
+    for number in range(count):
+        parked(agenda, watched, lambda final: "up" if final else None, 1 + number / 50).deliver_to(tell(number))
+    await done.wait()
+    assert told == list(range(count))

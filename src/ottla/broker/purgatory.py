@@ -12,9 +12,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush
 from typing import Any, Generic, Protocol, TypeVar
 
 log = logging.getLogger("ottla.purgatory")
+MOST_LEFT = 64  # who have left, in the heap of deadlines, besides as many as wait
 T = TypeVar("T")
 Deliver = Callable[[Any, Exception | None], None]
 
@@ -77,23 +79,31 @@ class Agenda:
 
 
 class Deadlines:
-    """When the time of parked requests is up. Nearly all are answered long before, so one timer serves them all: it ends when the first
-    of them might, mostly finds that one gone, and goes on with those that are still there."""
+    """When the time of parked requests is up. Nearly all are answered long before: so one timer serves them all, which ends when the
+    first of them might, and who leaves is only struck off; the heap is made anew when most in it have left."""
 
-    __slots__ = ("_due", "_loop", "_timer", "_until")
+    __slots__ = ("_added", "_due", "_heap", "_loop", "_timer", "_until")
 
     def __init__(self) -> None:
-        self._until: dict[Parked[Any], float] = {}
+        self._until: dict[Parked[Any], float] = {}  # of those who wait
+        self._heap: list[tuple[float, int, Parked[Any]]] = []  # with those who have left, and in the order of their coming
+        self._added = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0  # when the timer ends
 
     def add(self, parked: Parked[Any], timeout_ms: float) -> None:
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        self._until[parked] = until = self._loop.time() + timeout_ms / 1000
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        self._until[parked] = until = loop.time() + timeout_ms / 1000
+        self._added += 1
+        heappush(self._heap, (until, self._added, parked))
+        if len(self._heap) > MOST_LEFT + 2 * len(self._until):
+            self._heap = [entry for entry in self._heap if self._until.get(entry[2]) == entry[0]]
+            heapify(self._heap)
         if self._timer is None or until < self._due:
-            self._arm(self._loop, until)
+            self._arm(loop, until)
 
     def discard(self, parked: Parked[Any]) -> None:
         self._until.pop(parked, None)
@@ -107,14 +117,19 @@ class Deadlines:
     def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
         now = loop.time()
-        for parked in [parked for parked, until in self._until.items() if until <= now]:
-            self.discard(parked)
-            try:
-                parked.expire()
-            except Exception:
-                log.exception("a parked request failed")
-        if self._until and self._timer is None:
-            self._arm(loop, min(self._until.values()))
+        while self._heap and (self._heap[0][0] <= now or self._until.get(self._heap[0][2]) != self._heap[0][0]):
+            until, _, parked = heappop(self._heap)
+            if self._until.get(parked) == until:
+                self.discard(parked)
+                self._expire(parked)
+        if self._heap and (self._timer is None or self._heap[0][0] < self._due):
+            self._arm(loop, self._heap[0][0])
+
+    def _expire(self, parked: Parked[Any]) -> None:
+        try:
+            parked.expire()
+        except Exception:
+            log.exception("a parked request failed")
 
 
 class Watchers:
