@@ -551,7 +551,7 @@ class Quorum:
         if address is None or self.leader.is_self:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         timeout_ms = self._node.settings["request.timeout.ms"]
-        return await self._askers.request(address.host, address.port, request, timeout_ms=timeout_ms)
+        return await self._askers.request(address.host, address.port, request, version=version, timeout_ms=timeout_ms)
 
 
 def _is_sound(response: FetchResponse) -> bool:

@@ -42,7 +42,7 @@ _COORDINATOR_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR
 
 
 def real_world() -> World:
-    return World(RealClock(), RealRandomness(), RealNetwork(), RealDisk(), RealWorkers())
+    return World(RealClock(), RealRandomness(), RealNetwork(unix_sockets=False), RealDisk(), RealWorkers())
 
 
 def parse_servers(servers: str | Sequence[str]) -> list[tuple[str, int]]:

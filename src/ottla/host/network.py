@@ -1,9 +1,10 @@
 """Connections, as asyncio transports and protocols: the real ones come from the loop, the simulated ones from the simulator.
 
-Who listens without TLS on Linux can also be reached by a unix socket, whose name is the address: of all that two processes of one
+A broker that listens without TLS on Linux can also be reached by a unix socket, whose name is its address: of what two brokers of one
 machine say to each other over TCP, most of the time is the kernel's, which makes packets of it (a small message takes its sender
-12 µs instead of 1.5). Whoever connects from the same machine takes it, if it belongs to the same user, or to root: nobody else
-may stand in for an address. The names are abstract ones: they belong to a network namespace, as addresses do, and go with the process.
+12 µs instead of 1.5). A broker of the same machine takes it, if it belongs to the same user, or to root: nobody else may
+stand in for an address. The names are abstract ones: they belong to a network namespace, as addresses do, and go with the process.
+Clients use TCP, which holds more than the 200 kB that wait in a unix socket: they mostly want much at once.
 """
 
 from __future__ import annotations
