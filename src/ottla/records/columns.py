@@ -111,6 +111,21 @@ def _filter(columns: Columns, keep: npt.NDArray[np.bool_]) -> Columns:
     return Columns(*kept, None if columns.headers is None else columns.headers.filter(mask))
 
 
+def _unfolded(folded: npt.NDArray[np.uint64]) -> Ints:
+    """Zigzag: 0, -1, 1, -2…"""
+    return (folded >> np.uint64(1)).astype(np.int64) ^ -(folded & np.uint64(1)).astype(np.int64)
+
+
+def _numbers() -> Ints:
+    """What varints of one and two bytes say, by their bytes as one little-endian number. A byte that is behind does not count."""
+    words = np.arange(1 << 16, dtype=np.uint64)
+    low, high = words & np.uint64(0x7F), words >> np.uint64(8) << np.uint64(7)
+    return _unfolded(np.where(words & np.uint64(0x80), low | high, low))
+
+
+_NUMBERS = _numbers()
+
+
 class _Decoder:
     def __init__(self, data: Raw, batches: list[tuple[int, BatchHeader]], spans: list[tuple[int, int]]) -> None:
         self._data = data
@@ -151,22 +166,33 @@ class _Decoder:
 
     def _varints(self, position: Ints) -> tuple[Ints, Ints]:
         """The numbers at these positions, and the positions behind them."""
-        octet = self._octets[position]
-        value = octet.astype(np.uint64)
-        position = position + 1
-        longer = np.flatnonzero(octet & 0x80)
-        if len(longer):
-            value &= np.uint64(0x7F)
-            for shift in range(7, 7 * MAX_BYTES, 7):
-                octet = self._octets[position[longer]]
-                value[longer] |= (octet & np.uint8(0x7F)).astype(np.uint64) << np.uint64(shift)
-                position[longer] += 1
-                longer = longer[octet >= 0x80]
-                if not len(longer):
-                    break
-            else:
-                raise ApiError(ErrorCode.CORRUPT_MESSAGE, "a number inside a record is longer than 64 bits")
-        return (value >> np.uint64(1)).astype(np.int64) ^ -(value & np.uint64(1)).astype(np.int64), position
+        first = self._octets[position]
+        is_longer = first > 0x7F
+        if not is_longer.any():
+            return _NUMBERS.take(first), position + 1
+        # Nearly all others take two bytes: those that do not are looked at again. The last number may be the last byte there is.
+        second = self._octets.take(position + 1, mode="clip")
+        word = first | second.astype(np.uint16) << np.uint16(8)
+        value, behind = _NUMBERS.take(word), position + 1 + is_longer
+        longest = np.flatnonzero(is_longer & (second > 0x7F))
+        if len(longest):
+            value[longest], behind[longest] = self._long_varints(position[longest])
+        if int(behind.max()) > len(self._octets):
+            raise IndexError
+        return value, behind
+
+    def _long_varints(self, position: Ints) -> tuple[Ints, Ints]:
+        """The same for numbers of more than two bytes."""
+        value, behind = np.zeros(len(position), np.uint64), position.copy()
+        longer = np.arange(len(position))
+        for shift in range(0, 7 * MAX_BYTES, 7):
+            octet = self._octets[behind[longer]]
+            value[longer] |= (octet & np.uint8(0x7F)).astype(np.uint64) << np.uint64(shift)
+            behind[longer] += 1
+            longer = longer[octet > 0x7F]
+            if not len(longer):
+                return _unfolded(value), behind
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, "a number inside a record is longer than 64 bits")
 
     def _bytes(self, position: Ints, *, nullable: bool = True) -> tuple[Any, Ints]:
         """A column of byte strings, each with its length in front."""

@@ -7,7 +7,6 @@ the next one began. Finding is the largest part of decoding: 120 ns a record in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -79,19 +78,15 @@ def _find_side_by_side(data: Raw, octets: Octets, spans: list[tuple[int, int]], 
         return None
     shift = octets.ctypes.data - np.frombuffer(whole, np.uint8).ctypes.data
     gap = int(sum(end - start for start, end in spans) / (_WALKS * total**0.5))
-    begins: list[int] = []
-    firsts: list[int] = []  # of the walks of each batch
-    ends: list[int] = []
-    for start, end in spans:
-        firsts.append(len(begins))
-        begins.append(start)
-        for place in _likely_starts(whole, start + shift, end + shift, gap):
-            ends.append(place - shift)
-            begins.append(place - shift)
-        ends.append(end)
-    if len(begins) < total**0.5:  # so few walks, one step at a time, would take longer than a loop
+    guesses = _likely_starts(whole, shift, octets, spans, gap)
+    if len(guesses) + len(spans) < total**0.5:  # so few walks, one step at a time, would take longer than a loop
         return None
-    return _walk(octets, np.array(begins, np.int64), np.array(ends, np.int64), np.array(firsts), np.array(counts))
+    starts, stops = np.array(spans, np.int64).T
+    begins = np.sort(np.concatenate((starts, guesses)))
+    firsts = np.searchsorted(begins, starts)  # of the walks of each batch
+    ends = np.append(begins[1:], stops[-1])
+    ends[firsts[1:] - 1] = stops[:-1]
+    return _walk(octets, begins, ends, firsts, np.array(counts))
 
 
 def _begins_alike(data: Raw, span: tuple[int, int], count: int) -> bool:
@@ -102,27 +97,31 @@ def _begins_alike(data: Raw, span: tuple[int, int], count: int) -> bool:
     return all(_STEPS[data[place]][data[place + 1]] == step for place in places)
 
 
-def _likely_starts(whole: bytes | bytearray, start: int, end: int, gap: int) -> Iterator[int]:
-    """Places some `gap` apart at which a record may begin: behind a zero, as is the last byte of every record without headers, and
-    with zeros where records have their attributes."""
-    find, steps, last, before = whole.find, _STEPS, end - _NEAR_END, start
-    for target in range(start + gap, end - gap, gap):
-        place = target
-        for _ in range(_TRIES):
-            place = position = find(0, place, end) + 1
-            if place > last:
-                return
-            for _ in range(_LIKELY):
-                first = whole[position]
-                step = steps[first][whole[position + 1]]
-                if step < MIN_RECORD_SIZE or whole[position + 1 + (first >> 7)] or position + step > last:
-                    break
-                position += step
-            else:
-                if place > before:
-                    before = place
-                    yield place
-                break
+def _likely_starts(whole: bytes | bytearray, shift: int, octets: Octets, spans: list[tuple[int, int]], gap: int) -> Ints:
+    """Places some `gap` apart at which a record may begin: behind a zero, as is the last byte of every record without headers."""
+    find, found = whole.find, list[Ints]()
+    tried = [(target, end - _NEAR_END) for start, end in spans for target in range(start + gap, end - gap, gap)]
+    for _ in range(_TRIES):
+        tried = [(place, last) for target, last in tried if (place := find(0, target + shift, last + shift) + 1 - shift) > target]
+        if not tried:
+            break
+        places, lasts = np.array(tried, np.int64).T
+        is_likely = _look_like_records(octets, places, lasts)
+        found.append(places[is_likely])
+        tried = [tried[number] for number in np.flatnonzero(~is_likely).tolist()]
+    return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+
+
+def _look_like_records(octets: Octets, places: Ints, lasts: Ints) -> npt.NDArray[np.bool_]:
+    """Whether at each of these places some records follow one another, with zeros where they have their attributes."""
+    is_likely, position = np.ones(len(places), np.bool_), places
+    for _ in range(_LIKELY):
+        first = octets.take(position)
+        step = _STEPS_BY_WORD.take(first | octets.take(position + 1).astype(np.uint16) << np.uint16(8))
+        position = position + step
+        is_likely &= (step >= MIN_RECORD_SIZE) & (position <= lasts) & (octets.take(position - step + 1 + (first >> 7)) == 0)
+        position = np.where(is_likely, position, places)
+    return is_likely
 
 
 def _walk(octets: Octets, begins: Ints, ends: Ints, firsts: Ints, counts: Ints) -> Ints | None:
