@@ -32,6 +32,7 @@ from ottla.client.errors import (
     VersionUnsupported,
 )
 from ottla.host.network import NameNotFound, Network
+from ottla.host.receiving import LowMark
 from ottla.model.errors import ApiError, ErrorCode, OttlaError, ProtocolError
 from ottla.protocol.apis import APIS
 from ottla.protocol.codec import decode
@@ -134,6 +135,7 @@ class Connection(asyncio.BufferedProtocol):
         self.on_lost: Callable[[Connection, NetworkError], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._low_mark: LowMark | None = None
         self._pending: deque[_Pending] = deque()
         self._waiting_for_room: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -284,6 +286,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
+        self._low_mark = LowMark(transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.room()
@@ -294,6 +297,8 @@ class Connection(asyncio.BufferedProtocol):
         except FrameSizeError as error:
             self._fail(self._unreadable(error.start))
             return
+        if self._low_mark is not None:
+            self._low_mark.expect(self._frames.missing)
         for frame in frames:
             if self._closed is None:
                 self._answer(frame)

@@ -67,6 +67,11 @@ class Frames:
         self._size = 0  # how long it will be
         self._filled = 0  # how much of it is there
 
+    @property
+    def missing(self) -> int:
+        """Bytes of the frame that has begun, if it is a large one."""
+        return 0 if self._frame is None else self._size - self._filled
+
     def room(self) -> memoryview:
         """Where the next bytes received should go; never empty."""
         if self._frame is not None:
