@@ -22,7 +22,7 @@ from ottla.records.control import AbortedTransaction
 from ottla.spark import connections
 from ottla.spark.ranges import DataLost, OffsetRange
 
-FETCH_BYTES = 4 << 20
+FETCH_BYTES = 6 << 20
 FETCH_WAIT_MS = 500
 QUEUED_FETCHES = 2
 STALLED_S = 120  # as long as the connector waits (kafkaConsumer.pollTimeoutMs)
