@@ -3,12 +3,15 @@
 python -m bench.spark                  # 2.5 million records of 100 B to 1 kB, 4 partitions, local[2]; medians of three warm rounds
 python -m bench.spark --broker kafka   # the same with Apache Kafka as the broker
 python -m bench.spark --only "batch read" latency --rounds 5
+python -m bench.spark --only bounds    # what Spark itself leaves to any Python source or sink
 python -m bench.spark --smoke          # 20,000 records, one round: to see that it runs
 
 The connector's jars are fetched once with Maven into `.cache`. All go by turns after one turn of each that is not counted; a figure
 is records by the second. `exactly-once write` stands beside the connector's streaming write, which is at least once: it has no
 other. `memory` is the most that one Python process of Spark held during all this. `latency` is measured from a record's production,
-at 1,000 a second, to its arrival at a consumer of the topic that the query copies it to.
+at 1,000 a second, to its arrival at a consumer of the topic that the query copies it to. `bounds` are the same batch queries with a
+source that hands over one ready batch again and again, and with a sink that throws away what it gets: no Python source or sink is
+faster than these.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ from bench.systems import NAMES, running, touch_memory
 PARTITIONS = 4
 TOUCHED_MB_A_RECORD = 0.0012  # twice what a record takes
 FORMATS = ("kafka", "ottla")
-FIGURES = ("batch read", "streaming read", "batch write", "streaming write", "exactly-once write", "latency")
+FIGURES = ("batch read", "streaming read", "batch write", "streaming write", "exactly-once write", "latency", "bounds")
+BOUND = "nothing"  # the name of the source and sink
 TOPIC = "bench-spark"
 RATE = 1000  # records by the second, for latency
 SAMPLE_S = 0.05
@@ -53,6 +57,9 @@ class Bench:
         self._cluster = {"kafka.bootstrap.servers": bootstrap}
         self._bootstrap = bootstrap
         self._made = 0
+
+    def register(self, source: type) -> None:
+        self._spark.dataSource.register(source)
 
     def topic(self) -> str:
         from ottla import sync
@@ -141,6 +148,58 @@ class Bench:
         }
 
 
+def doing_nothing(records: int) -> type:
+    """A data source whose batches have the size of those that bench records make. Made here, so that it is pickled whole."""
+    from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, InputPartition, WriterCommitMessage
+
+    from ottla.spark.source import COLUMNS
+
+    class Reader(DataSourceReader):
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(number) for number in range(PARTITIONS)]
+
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            import pyarrow as pa
+
+            rows = 10_000
+            columns = {
+                "key": pa.array([b"%d" % number for number in range(rows)], pa.binary()),
+                "value": pa.array([b"x" * (97 + number % 900) for number in range(rows)], pa.binary()),
+                "topic": pa.array([TOPIC] * rows),
+                "partition": pa.array([0] * rows, pa.int32()),
+                "offset": pa.array(range(rows), pa.int64()),
+                "timestamp": pa.array([0] * rows, pa.timestamp("us", tz="UTC")),
+                "timestampType": pa.array([0] * rows, pa.int32()),
+            }
+            batch = pa.RecordBatch.from_pydict(columns)
+            left = records // PARTITIONS
+            while left > 0:
+                yield batch.slice(0, left)
+                left -= rows
+
+    class Writer(DataSourceArrowWriter):
+        def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+            for _ in iterator:
+                pass
+            return WriterCommitMessage()
+
+    class Nothing(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return BOUND
+
+        def schema(self) -> str:
+            return COLUMNS
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return Reader()
+
+        def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
+            return Writer()
+
+    return Nothing
+
+
 def _delays(bootstrap: str, source: str, target: str, seconds: float) -> list[float]:
     from ottla import sync
 
@@ -219,12 +278,16 @@ def measure(bench: Bench, given: argparse.Namespace, records: int, rounds: int, 
         "batch write": {name: lambda name=name: bench.write(name, topic) for name in FORMATS},
         "streaming write": {name: lambda name=name: bench.stream_write(name, topic) for name in FORMATS},
     }
+    if "bounds" in given.only:
+        bench.register(doing_nothing(records))
+        plans["batch read"][BOUND] = lambda: bench.read(BOUND, topic)
+        plans["batch write"][BOUND] = lambda: bench.write(BOUND, topic)
     if "exactly-once write" in given.only:  # in the same turns as the other two, with which it is compared
         plans["streaming write"]["exactly once"] = lambda: bench.stream_write("ottla", topic, **once)
     weights: list[float] = []
     with workers_weighed(weights):
         for figure, kinds in plans.items():
-            if figure in given.only or (figure == "streaming write" and "exactly once" in kinds):
+            if figure in given.only or "exactly once" in kinds or BOUND in kinds:
                 show(figure)
                 found[figure] = {
                     name: statistics.median(rates) for name, rates in turns(kinds, records, rounds, bench.folder, show).items()
@@ -243,6 +306,8 @@ def report(found: dict[str, Any], title: str) -> None:
         if figure in ("memory", "latency"):
             continue
         table.add_row(figure, f"{row['kafka']:,.0f}", f"{row['ottla']:,.0f}", f"{row['ottla'] / row['kafka']:.2f}")
+        if BOUND in row:
+            table.add_row(f"{figure}, doing nothing", "", f"{row[BOUND]:,.0f}", f"{row[BOUND] / row['kafka']:.2f}")
         if "exactly once" in row:
             once = row["exactly once"]
             table.add_row("exactly-once write", f"{row['kafka']:,.0f}", f"{once:,.0f}", f"{once / row['kafka']:.2f}")
