@@ -27,11 +27,17 @@ def test_a_worker_has_its_modules_out_of_the_collector_s_sight_and_keeps_freed_m
     program = """
         import gc, resource, sys, types
         sys.modules["__main__"].__spec__ = types.SimpleNamespace(name="pyspark.daemon")
-        from ottla.spark.workers import settle
+        from ottla.spark.workers import SETTLINGS, settle
         settle()
+        at_first = gc.get_freeze_count()
+        loaded = [[] for _ in range(1000)]
+        for _ in range(SETTLINGS - 1):
+            settle()
         frozen = gc.get_freeze_count()
+        assert frozen >= at_first + 1000 > 2000, "what the first task loads is among it"
+        leaks = [[] for _ in range(1000)]
         settle()
-        assert gc.get_freeze_count() == frozen > 1000
+        assert gc.get_freeze_count() == frozen, "what comes later is not"
         size = 8 << 20
         bytes(bytearray(size))  # what is needed is there now
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

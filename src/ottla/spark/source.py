@@ -55,6 +55,10 @@ class RangePartition(InputPartition):
 class OttlaSource(DataSource):
     """Made by Spark for every query, with the options as the user wrote them (names compared without regard to case)."""
 
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        settle()
+
     @classmethod
     def name(cls) -> str:
         return "ottla"

@@ -15,7 +15,8 @@ _DAEMON = "pyspark.daemon"
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 KEPT_BYTES = 128 << 20  # of free memory that is not given back to the system
 LARGE_BYTES = 32 << 20  # an allocation from this size on has pages of its own
-_is_settled = False
+SETTLINGS = 3  # a worker's first task loads what it needs, its second finds nothing more; each freezing keeps for ever what it finds
+_settlings = 0
 
 
 def _daemon() -> Any:
@@ -45,18 +46,23 @@ def _ending_quietly(worker: Callable[..., int]) -> Callable[..., int]:
 
 
 def settle() -> None:
-    """Once, when a worker has loaded what it needs.
+    """At the beginning of every task and question; what it does it does at the first ones.
 
-    Spark's daemon has a worker collect garbage after every task and every question. Looking through the modules alone takes 15 ms, and a
-    micro-batch has some ten of those; modules stay as long as the process, so there is nothing to find. And what fetches are received
+    Spark's daemon has a worker collect garbage after each. Looking through the modules takes 30 ms, a read of a topic has some eight of
+    those and a micro-batch ten; modules stay as long as the process, so there is nothing to find. And what fetches are received
     into is allocated and freed again some megabytes at a time: glibc would give the pages back, and the kernel clear new ones, each
     time, which is a fifth of a reader's processor time.
     """
-    global _is_settled
-    if _is_settled or _daemon() is None:
+    global _settlings
+    if _settlings == SETTLINGS or _daemon() is None:
         return
-    _is_settled = True
+    _settlings += 1
     gc.freeze()
+    if _settlings == 1:
+        _keep_freed_memory()
+
+
+def _keep_freed_memory() -> None:
     with contextlib.suppress(OSError, AttributeError):  # another C library has no such function, and its own ways
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, LARGE_BYTES)
