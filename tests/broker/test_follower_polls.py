@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.sessions import MAX_EPOCH
 from ottla.embedded.cluster import EmbeddedCluster
 from ottla.model.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -169,6 +170,20 @@ def test_what_was_not_taken_is_given_again_when_it_is_asked_for_again(play: Play
     play.produce(0)
     for _ in range(3):
         assert offsets(play.hear([play.row(0, 0)], TOO_LONG_MS)) == {0: [0]}
+
+
+@VERSIONS
+def test_a_session_that_has_used_all_its_epochs_begins_again_with_the_first(play: Play, cluster: EmbeddedCluster) -> None:
+    leader = cluster.node(LEADER)._node
+    assert leader is not None
+    session = leader.fetch_sessions.at(play.session_id, play.epoch + 1)
+    assert session is not None
+    session.epoch, play.epoch = MAX_EPOCH, MAX_EPOCH - 1  # a week later
+    play.produce(0)
+    assert offsets(play.hear([play.row(0, 0)], TOO_LONG_MS)) == {0: [0]}
+    play.epoch = 0
+    play.produce(0)
+    assert offsets(play.hear([play.row(0, 1)], TOO_LONG_MS)) == {0: [1]}
 
 
 @VERSIONS
