@@ -15,7 +15,7 @@ _DAEMON = "pyspark.daemon"
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 KEPT_BYTES = 128 << 20  # of free memory that is not given back to the system
 LARGE_BYTES = 32 << 20  # an allocation from this size on has pages of its own
-SETTLINGS = 3  # a worker's first task loads what it needs, its second finds nothing more; each freezing keeps for ever what it finds
+SETTLINGS = 3  # a worker's first task loads what it needs; but each freezing keeps for ever what it finds
 _settlings = 0
 
 
