@@ -3,8 +3,8 @@
     python -m tests.spark.kills --runs 30 --seed 1        # the long form; one line a run
     python -m tests.spark.kills --runs 5 --at-least-once  # the control: without exactlyOnce there are duplicates
 
-Each run has topics and a checkpoint of its own; kills come at random moments, and what died is started again until the query ends
-by itself. Then the output, read with read_committed, must be the input, each record once.
+Each run has topics and a checkpoint of its own; kills come at random moments of its progress, so that they strike however fast the
+machine is, and what died is started again until the query ends by itself. Then the output, read with read_committed, must be the input, each record once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ PARTITIONS = 3
 RECORDS = 5_000
 BATCH = 500
 MOST_LIVES = 12
-MOST_CALM_S = 3.0  # from the first records of a life to the next kill
+LATEST = 0.8  # of what is left to copy, until which the next kill comes
+MOST_DELAY_S = 0.25  # about a batch: a kill may strike between any two steps of one
 RUN_LIMIT_S = 400
 POLL_S = 0.05
 BROKER_DOWN_S = (0.0, 2.0)
@@ -200,8 +201,8 @@ def play(driver: Driver, run: Run, chance: random.Random, targets: list[str], do
     """Waits for the end of this query, killing these in turn at random moments. Returns what happened."""
     events: list[str] = []
     waiting, deadline = list(targets), time.monotonic() + RUN_LIMIT_S
-    kill_at: float | None = None
     copied_at_start = 0
+    kill_at: float | None = None  # so many copied
     while not driver.has_copied(run):
         assert time.monotonic() < deadline, f"run {run.number} did not end after {events}:\n{driver.said()[-3000:]}"
         if not driver.is_alive:
@@ -209,13 +210,16 @@ def play(driver: Driver, run: Run, chance: random.Random, targets: list[str], do
             run.lives += 1
             driver.start()
             copied_at_start, kill_at = run.copied(), None
-        if waiting and kill_at is None and run.copied() > copied_at_start:  # until then there is nothing to disturb
-            kill_at = time.monotonic() + chance.uniform(0, MOST_CALM_S)
-        if waiting and kill_at is not None and time.monotonic() >= kill_at and _kill(waiting[0], driver, run, chance):
-            events.append(f"{waiting.pop(0)} killed at {run.copied()}")
-            if not driver.is_alive:
-                time.sleep(down_s)
-            copied_at_start, kill_at = run.copied(), None
+        copied = run.copied() if waiting else 0
+        if copied > copied_at_start and kill_at is None:  # until then there is nothing to disturb
+            kill_at = copied + chance.uniform(0, LATEST) * max(0, run.records - copied)
+        if kill_at is not None and copied >= kill_at:
+            time.sleep(chance.uniform(0, MOST_DELAY_S))
+            if _kill(waiting[0], driver, run, chance):
+                events.append(f"{waiting.pop(0)} killed at {copied}")
+                if not driver.is_alive:
+                    time.sleep(down_s)
+                copied_at_start, kill_at = run.copied(), None
         time.sleep(POLL_S)
     return events
 
