@@ -9,9 +9,9 @@ python -m bench.spark --smoke          # 20,000 records, one round: to see that 
 The connector's jars are fetched once with Maven into `.cache`. All go by turns after one turn of each that is not counted; a figure
 is records by the second. `exactly-once write` stands beside the connector's streaming write, which is at least once: it has no
 other. `memory` is the most that one Python process of Spark held during all this. `latency` is measured from a record's production,
-at 1,000 a second, to its arrival at a consumer of the topic that the query copies it to. `bounds` are the same batch queries with a
-source that hands over one ready batch again and again, and with a sink that throws away what it gets: no Python source or sink is
-faster than these.
+at 1,000 a second, to its arrival at a consumer of the topic that the query copies it to. `bounds` are the same queries with a source
+that hands over one ready batch again and again, and with a sink that throws away what it gets: no Python source or sink is faster
+than these.
 """
 
 from __future__ import annotations
@@ -150,7 +150,14 @@ class Bench:
 
 def doing_nothing(records: int) -> type:
     """A data source whose batches have the size of those that bench records make. Made here, so that it is pickled whole."""
-    from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, InputPartition, WriterCommitMessage
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceArrowWriter,
+        DataSourceReader,
+        DataSourceStreamArrowWriter,
+        InputPartition,
+        WriterCommitMessage,
+    )
 
     from ottla.spark.source import COLUMNS
 
@@ -177,11 +184,16 @@ def doing_nothing(records: int) -> type:
                 yield batch.slice(0, left)
                 left -= rows
 
-    class Writer(DataSourceArrowWriter):
+    class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
             for _ in iterator:
                 pass
             return WriterCommitMessage()
+
+        def commit(self, messages: Any, batch: int | None = None) -> None:
+            pass
+
+        abort = commit
 
     class Nothing(DataSource):
         @classmethod
@@ -195,6 +207,9 @@ def doing_nothing(records: int) -> type:
             return Reader()
 
         def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
+            return Writer()
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:
             return Writer()
 
     return Nothing
@@ -282,6 +297,7 @@ def measure(bench: Bench, given: argparse.Namespace, records: int, rounds: int, 
         bench.register(doing_nothing(records))
         plans["batch read"][BOUND] = lambda: bench.read(BOUND, topic)
         plans["batch write"][BOUND] = lambda: bench.write(BOUND, topic)
+        plans["streaming write"][BOUND] = lambda: bench.stream_write(BOUND, topic)
     if "exactly-once write" in given.only:  # in the same turns as the other two, with which it is compared
         plans["streaming write"]["exactly once"] = lambda: bench.stream_write("ottla", topic, **once)
     weights: list[float] = []
