@@ -11,10 +11,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from ottla.model.errors import ApiError
 from ottla.storage.cleaner import clean_next
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
+    from ottla.broker.replicas import Replica
 
 log = logging.getLogger("ottla.housekeeping")
 FLUSH_CHECK_MS = 1_000
@@ -46,20 +48,28 @@ class Housekeeping:
                 await asyncio.sleep(interval_ms() / 1000)
                 try:
                     await work()
+                except ApiError as error:  # mostly a full disk
+                    log.error("housekeeping failed work=%s error=%s", work.__name__.removeprefix("_"), error)
                 except Exception:
-                    log.exception("housekeeping failed work=%s", work.__name__)
+                    log.exception("housekeeping failed work=%s", work.__name__.removeprefix("_"))
 
         self._tasks.append(asyncio.get_running_loop().create_task(loop()))
 
     async def _retention(self) -> None:
         for replica in list(self._node.replicas):
-            now_ms = self._node.world.clock.wall_ms()
-            replica.log.roll_if_due(now_ms)
-            if replica.log.apply_retention(now_ms):
-                replica.watchers.wake()
-            replica.log.housekeeping(now_ms)
+            try:
+                self._retain(replica, self._node.world.clock.wall_ms())
+            except ApiError as error:  # the others' turn all the same: what they delete may be the room that is missing
+                log.error("retention failed topic=%s partition=%d error=%s", *replica.topic_partition, error)
             await asyncio.sleep(0)  # ten thousand partitions must not hold up the loop
         self._node.directory.housekeeping(self._node.world.clock.wall_ms())
+
+    def _retain(self, replica: Replica, now_ms: int) -> None:
+        """What makes room comes first, because a full disk refuses the rest."""
+        replica.log.housekeeping(now_ms)
+        if replica.log.apply_retention(now_ms):
+            replica.watchers.wake()
+        replica.log.roll_if_due(now_ms)
 
     async def _compact(self) -> None:
         """One log after the other, in a worker process, until all are clean enough."""

@@ -314,7 +314,7 @@ class Log(LogState):
             return 0
         try:
             if count == len(self._segments):
-                self._roll(self.log_end_offset, now_ms)
+                count = self._rolled_or_less(count, now_ms)
             leaving = [self._segments[slot] for slot in range(count)]
             self._places.clear()
             self._segments.remove(leaving, now_ms, self.config.file_delete_delay_ms)
@@ -323,6 +323,16 @@ class Log(LogState):
         except OSError as error:
             raise storage_error(error, f"deleting segments of {self.directory}") from error
         self.advance_log_start_offset(self._segments.first.base_offset)
+        return count
+
+    def _rolled_or_less(self, count: int, now_ms: int) -> int:
+        """Nothing is to be left but a new segment. Where there is no room for one, the last stays until those before it have made some."""
+        try:
+            self._roll(self.log_end_offset, now_ms)
+        except OSError:
+            if count == 1:
+                raise
+            return count - 1
         return count
 
     def housekeeping(self, now_ms: int) -> None:
