@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from ottla.broker import quorum
+from ottla.broker.controller import ActiveController
 from ottla.broker.dispatch import Dispatcher, RequestContext
 from ottla.broker.handlers.metadata import metadata
 from ottla.broker.replicas import Replicas
@@ -236,7 +237,8 @@ def test_much_metadata_is_applied_piece_by_piece_and_whole(monkeypatch: pytest.M
 def test_many_partitions_of_one_batch_are_made_in_several_turns_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each needs files: to make them all at once would keep the loop from everything else, a metadata leader from its followers."""
     made: dict[int, list[int]] = {}  # by node, how many in one turn
-    follow, apply = Replicas.follow, quorum.Quorum._apply
+    there: list[int] = []  # how many the metadata's leader had when it answered
+    follow, apply, committed = Replicas.follow, quorum.Quorum._apply, ActiveController.committed
 
     def counted(self: Replicas, image: ClusterImage, changes: Changes) -> None:
         follow(self, image, changes)
@@ -247,7 +249,14 @@ def test_many_partitions_of_one_batch_are_made_in_several_turns_of_the_loop(monk
         apply(self)
 
     monkeypatch.setattr(Replicas, "follow", counted)
+
+    def answering(self: ActiveController, offset: int) -> None:
+        waiting = len(self._tickets)
+        committed(self, offset)
+        there.extend([len(self._node.replicas)] * (waiting - len(self._tickets)))
+
     monkeypatch.setattr(quorum.Quorum, "_apply", a_turn)
+    monkeypatch.setattr(ActiveController, "committed", answering)
     with Simulation(10) as simulation:
         cluster = SimulatedCluster(simulation, 3)
 
@@ -259,6 +268,7 @@ def test_many_partitions_of_one_batch_are_made_in_several_turns_of_the_loop(monk
                 assert broker.node is not None
                 assert len(broker.node.replicas) == 3 * quorum.MAX_PARTITIONS
             assert all(max(turns) == quorum.MAX_PARTITIONS for turns in made.values())
+            assert there[-1] == quorum.MAX_PARTITIONS  # who asked for them was not kept waiting for the rest
 
         simulation.run(scenario())
 

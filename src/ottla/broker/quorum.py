@@ -50,7 +50,7 @@ PROBE_MS = 500
 STAND_STILL_MS = 500  # between attempts to write to a disk that refuses
 # Before the loop may see to something else, so much is published: records, and partitions, each of which may need files made.
 MAX_PUBLISHED = 500
-MAX_PARTITIONS = 25
+MAX_PARTITIONS = 50  # as the topics have in which groups and transactions are kept
 
 
 class Quorum:
@@ -391,6 +391,9 @@ class Quorum:
             self._applying_again = asyncio.get_running_loop().call_later(STAND_STILL_MS / 1000, self._apply)
             return
         if not done:
+            # Who asked for a thousand partitions is told when the image has them, not when each has its files, as by Kafka.
+            if self._controller is not None:
+                self._controller.committed(self._loader.offset + 1)
             self._applying_again = asyncio.get_running_loop().call_soon(self._apply)
             return
         self.high_watermark = offset
