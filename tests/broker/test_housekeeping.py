@@ -54,4 +54,7 @@ def test_a_full_disk_is_told_in_a_line_and_what_may_go_goes(caplog: pytest.LogCa
     told = [record for record in caplog.records if record.name == "ottla.housekeeping"]
     assert {record.getMessage().partition(" error=")[0] for record in told} >= {"housekeeping failed work=high_watermarks"}
     assert any("retention failed topic=rolls partition=0" in record.getMessage() for record in told)
+    assert 0 < sum(record.getMessage().startswith("flush failed topic=expires") for record in caplog.records) < 3, (
+        "it is tried every second"
+    )
     assert not any(record.exc_info for record in told), "a full disk is no fault of the program"

@@ -232,6 +232,7 @@ class Replicas:
         self.live_brokers: dict[int, int] = {}  # those that may be in sync, with their epochs; shared with the machines
         self._by_partition: dict[TopicPartition, Replica] = {}
         self._configs: dict[str, LogConfig] = {}
+        self._unflushed: set[TopicPartition] = set()  # whose last flush failed, which is told once
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -291,8 +292,14 @@ class Replicas:
             await flush(replica.log, self._node.world.workers, self._node.world.clock.wall_ms())
         except SyncFailed as error:
             self.fail(error)
-        except ApiError as error:  # a full disk: it stays due
-            log.error("flush failed topic=%s partition=%d error=%s", *replica.topic_partition, error)
+        except ApiError as error:  # a full disk: it stays due, and is tried every second
+            if replica.topic_partition not in self._unflushed:
+                self._unflushed.add(replica.topic_partition)
+                log.error("flush failed topic=%s partition=%d error=%s", *replica.topic_partition, error)
+        else:
+            if replica.topic_partition in self._unflushed:
+                self._unflushed.discard(replica.topic_partition)
+                log.info("flushed again topic=%s partition=%d", *replica.topic_partition)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -385,6 +392,7 @@ class Replicas:
 
     def _drop(self, replica: Replica) -> None:
         del self._by_partition[replica.topic_partition]
+        self._unflushed.discard(replica.topic_partition)
         self._node.fetchers.drop(replica)
         replica.retire()
         self._node.directory.delete_log(replica.topic_partition, self._node.world.clock.wall_ms())
