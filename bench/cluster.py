@@ -145,7 +145,7 @@ def cluster(name: str, folder: Path, sizes: Sizes) -> dict[str, float]:
             figures[f"three nodes: produce {title}"] = clients.produce(
                 three.bootstrap, f"load-{size}", count // 2, size, PARTITIONS
             )
-        found = _latencies(three, PROBE, sizes.latencies)
+        found = _latencies(three, PROBE, sizes)
         figures["three nodes: synchronous produce p50"] = clients.percentile(found, 0.5)
         figures["three nodes: synchronous produce p99"] = clients.percentile(found, 0.99)
         figures["three nodes: resident memory"] = three.resident_mb()
@@ -153,11 +153,10 @@ def cluster(name: str, folder: Path, sizes: Sizes) -> dict[str, float]:
         return figures
 
 
-def _latencies(three: Trio, topic: str, count: int) -> list[float]:
-    """After half as many that are not counted."""
+def _latencies(three: Trio, topic: str, sizes: Sizes) -> list[float]:
     address = three.address(three.leader(topic))
-    clients.synchronous_latencies(address, topic, count // 2)
-    return clients.synchronous_latencies(address, topic, count)
+    clients.synchronous_latencies(address, topic, sizes.warm_up_latencies)
+    return clients.synchronous_latencies(address, topic, sizes.latencies)
 
 
 def _gaps(figures: dict[str, float], three: Trio) -> None:
@@ -254,7 +253,7 @@ def many_topics(name: str, folder: Path, sizes: Sizes) -> dict[str, float]:
         began = time.perf_counter()
         three.describe(topics, 2)
         figures["1,000 partitions × 3: described"] = time.perf_counter() - began
-        found = _latencies(three, topics[0], sizes.latencies)
+        found = _latencies(three, topics[0], sizes)
         figures["1,000 partitions × 3: synchronous produce p50"] = clients.percentile(found, 0.5)
         leads = three.metadata_leader()
         victim = next(node for node in (2, 3) if node != leads)

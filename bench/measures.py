@@ -44,6 +44,7 @@ class Sizes:
     client_records: int = 500_000
     many_topics: int = 100
     touched_mb: int = 3_000  # more than a turn writes
+    warm_up_latencies: int = 20_000  # after 5,000 a Java virtual machine still gets faster
 
 
 SMOKE = Sizes(
@@ -61,6 +62,7 @@ SMOKE = Sizes(
     client_records=20_000,
     many_topics=10,
     touched_mb=0,
+    warm_up_latencies=500,
 )
 
 # Name of a figure → unit, and the ratio to Kafka that is wanted: at least (positive) or at most (negative).
@@ -108,7 +110,7 @@ def load(name: str, folder: Path, sizes: Sizes) -> Figures:
             figures[f"produce {title}"] = clients.produce(system.bootstrap, topic, count, size, PARTITIONS)
             figures[f"consume {title}"] = clients.consume(system.bootstrap, topic, count, PARTITIONS)
         clients.create(system.bootstrap, "latency", 1)
-        clients.synchronous_latencies(system.address, "latency", sizes.latencies // 2)
+        clients.synchronous_latencies(system.address, "latency", sizes.warm_up_latencies)
         _latencies(figures, "synchronous produce", clients.synchronous_latencies(system.address, "latency", sizes.latencies))
         by_librdkafka = clients.librdkafka_latencies(system.bootstrap, "latency", sizes.latencies)
         _latencies(figures, "synchronous produce by librdkafka", by_librdkafka)
