@@ -37,6 +37,8 @@ same scripts with those four clients against both.
 CLUSTER = (
     "A broker whose connection is lost and whose port refuses another one is fenced at once; silence is left to "
     "`broker.session.timeout.ms`, which is all that Kafka's controller goes by.",
+    "A broker sends a heartbeat at once when it reads that another is in controlled shutdown, so that nobody who stops waits for "
+    "the next ones: they tell the controller that the others know of the new leaders.",
     "A broker that loses its connection to another keeps `Metadata` waiting until the controller has decided about that one, for half "
     "a second at most, and not at all if its port still takes connections: whoever asks right after a death is told of the successor.",
     "Voters that start without a leader ask for an election at once: pre-votes (KIP-996) disturb nobody.",

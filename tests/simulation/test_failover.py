@@ -65,6 +65,23 @@ async def leader_told_by(cluster: SimulatedCluster, asked: SimulatedBroker, inde
     return int(await cluster.simulation.node(f"asks {serial}").start(main))
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_who_stops_does_not_wait_for_the_heartbeats_of_others(seed: int) -> None:
+    with Simulation(seed) as simulation:
+        cluster = SimulatedCluster(simulation, 3)
+
+        async def scenario() -> None:
+            await cluster.start()
+            await create(cluster, TOPIC, partitions=6)
+            await asyncio.sleep(2 + seed / 3)  # somewhere between two heartbeats
+            began = asyncio.get_running_loop().time()
+            await leader_of(cluster, 0).stop()
+            taken_ms = (asyncio.get_running_loop().time() - began) * 1000
+            assert taken_ms < BROKER_SETTINGS["broker.heartbeat.interval.ms"].default / 2
+
+        simulation.run(scenario())
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_who_asks_for_the_leader_right_after_its_death_is_told_of_the_next(seed: int) -> None:
     """Told of the dead one, librdkafka would not ask again for up to a second. The last to die leads the metadata as well."""

@@ -2,15 +2,20 @@
 
 Heartbeats say how far the broker has read the metadata. The controller fences a broker it has not heard of; the broker itself
 goes on serving what it has, because a client with an old leader learns of the new one from the epoch.
+
+A broker in controlled shutdown may go when all others have read that its leaderships are theirs. They say so with their heartbeats;
+so each sends one at once when it reads that somebody wants to go, where Kafka's brokers would wait for the next one, up to two seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING
 
 from ottla.metadata.features import SUPPORTED_LEVELS
+from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.protocol.messages.controller import (
     BrokerHeartbeatRequest,
@@ -39,6 +44,7 @@ class Lifecycle:
         self._registering: asyncio.Task[None] | None = None
         self._shutting_down = False
         self._may_stop = asyncio.Event()
+        self._due = asyncio.Event()  # a heartbeat, before its time
         self.broker_epoch = -1
         self.unfenced = asyncio.Event()
 
@@ -63,8 +69,13 @@ class Lifecycle:
             return
         if self._node.settings["controlled.shutdown.enable"] and len(self._node.image.brokers) > 1:
             self._shutting_down = True
+            self._due.set()
             await self._hand_over()
         self._beating.cancel()
+
+    def follow(self, image: ClusterImage) -> None:
+        if any(broker.in_controlled_shutdown and not broker.fenced for broker in image.brokers.values()):
+            self._due.set()
 
     async def _hand_over(self) -> None:
         """Wait until the controller has given our leaderships to others. When all nodes stop together, the last has nobody left
@@ -156,6 +167,7 @@ class Lifecycle:
     async def _beat(self) -> None:
         interval_ms = self._node.settings["broker.heartbeat.interval.ms"]
         while True:
+            self._due.clear()
             try:
                 response = await self._node.quorum.ask(
                     BrokerHeartbeatRequest(
@@ -170,7 +182,8 @@ class Lifecycle:
             except ApiError as error:
                 log.info("heartbeat refused node=%d error=%s", self._node.node_id, error)
             soon = self._shutting_down or not self.unfenced.is_set()
-            await asyncio.sleep((RETRY_MS if soon else interval_ms) / 1000)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._due.wait(), (RETRY_MS if soon else interval_ms) / 1000)
 
     async def _heard(self, response: BrokerHeartbeatResponse) -> None:
         if response.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):

@@ -171,6 +171,7 @@ class Node:
             self.replicas.follow(image, changes)
             self.groups.follow(image, changes)
             self.coordinators.follow(image, changes)
+        self.lifecycle.follow(image)
         self.doubts.follow(image, changes)
 
     def publish_whole(self, before: ClusterImage, image: ClusterImage) -> None:
