@@ -41,7 +41,6 @@ class Log(LogState):
         batches: list[tuple[int, BatchHeader]],
         leader_epoch: int,
         now_ms: int,
-        *,
         origin: Origin = Origin.CLIENT,
         guard: VerificationGuard | None = None,
         transaction_version: int = 0,

@@ -121,7 +121,7 @@ def _append(
         replica = context.node.replicas.leader(topic, data.index)
         if topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-        batches = one_batch(data.records, context.version)
+        header = one_batch(data.records, context.version)
         acks = request.acks
         if acks not in (0, 1, ALL):
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
@@ -129,8 +129,8 @@ def _append(
         log = replica.log
         replica.leader.check_append(acks)
         guard = None if verified is NOTHING_VERIFIED else verified.guard(replica.topic_partition)
-        buffer, batches = admit(data.records, batches, log.config, now_ms)
-        result = replica.append(buffer, batches, now_ms, guard=guard, transaction_version=2 if context.version >= 12 else 1)
+        buffer, header = admit(data.records, header, log.config, now_ms)
+        result = replica.append(buffer, [(0, header)], now_ms, guard=guard, transaction_version=2 if context.version >= 12 else 1)
     except RecordsInvalid as error:
         reply = _refused(data.index, error, log)
         reply.record_errors = [
@@ -141,11 +141,11 @@ def _append(
     except ApiError as error:
         return _refused(data.index, error, log)
     first_offset, last_offset, append_time, start_offset, is_duplicate = result
-    if not is_duplicate and len(buffer) < READ_INSTEAD_OF_SENDFILE:
-        context.node.replicas.fresh = Fresh(log, first_offset, buffer)
     # By position, because this is made for every batch that comes in: the fields in the order of their declaration.
     reply = PartitionReply(data.index, 0, first_offset, append_time, start_offset, [], None, _NO_HINT)
     for_replicas = acks == ALL and log.high_watermark <= last_offset
+    if for_replicas and not is_duplicate and len(buffer) < READ_INSTEAD_OF_SENDFILE:
+        context.node.replicas.fresh = Fresh(log, first_offset, buffer)
     for_disk = log.config.flush_messages != LONG_MAX and replica.flush_if_counted(now_ms)
     if for_replicas or for_disk:
         waiting.append(Waiting(replica, replica.leader_epoch, reply, last_offset, for_replicas, for_disk))
