@@ -90,7 +90,12 @@ def admit(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"The record batch size in the append is {size} bytes which exceeds the maximum configured value of {config.max_message_bytes}.",
         )
-    unpacked = _check_inside(records, header, config, now_ms)
+    timed = not config.log_append_time  # by its producer: the header's timestamps stand for those of all records
+    late = timed and header.max_timestamp - now_ms > config.timestamp_after_max_ms
+    early = timed and now_ms - header.base_timestamp > config.timestamp_before_max_ms and header.base_timestamp != NO_TIMESTAMP
+    unpacked = None
+    if config.compact or late or early or header.attributes & TIMESTAMP_TYPE_BIT:
+        unpacked = _check_inside(records, header, config, now_ms)
     if config.codec is not None and config.codec != header.codec:
         return _pack_anew(records, header, unpacked, config)
     if (isinstance(records, memoryview) and not records.readonly) or isinstance(records, bytearray):
@@ -105,15 +110,9 @@ def _as_create_time(records: memoryview | bytes | bytearray) -> bytearray:
     return changed
 
 
-def _check_inside(
-    records: memoryview | bytes | bytearray, header: BatchHeader, config: LogConfig, now_ms: int
-) -> list[Record] | None:
-    """Decode and check only if something could be wrong; the header's timestamps stand for those of all records."""
+def _check_inside(records: memoryview | bytes | bytearray, header: BatchHeader, config: LogConfig, now_ms: int) -> list[Record]:
+    """Decode and check: asked only if something could be wrong."""
     limits = not config.log_append_time
-    late = limits and header.max_timestamp - now_ms > config.timestamp_after_max_ms
-    early = limits and now_ms - header.base_timestamp > config.timestamp_before_max_ms and header.base_timestamp != NO_TIMESTAMP
-    if not (config.compact or late or early or header.attributes & TIMESTAMP_TYPE_BIT):
-        return None
     unpacked = decode_batch(records, limit=config.max_message_bytes)
     rules = RecordRules(
         key_required=config.compact,

@@ -24,7 +24,7 @@ from ottla.replication.state import PartitionState, Progress, Proposal
 from ottla.storage.config import LONG_MAX, LogConfig
 from ottla.storage.flushing import SyncFailed, flush
 from ottla.storage.log import Log, VerificationGuard
-from ottla.storage.types import AppendResult, Origin
+from ottla.storage.types import CLIENT, COORDINATOR, AppendResult, Origin
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -70,14 +70,13 @@ class Replica:
         buffer: bytearray | memoryview,
         batches: list[tuple[int, BatchHeader]],
         now_ms: int,
-        *,
-        origin: Origin = Origin.CLIENT,
+        origin: Origin = CLIENT,
         guard: VerificationGuard | None = None,
         transaction_version: int = 0,
     ) -> AppendResult:
         result = self.log.append_as_leader(buffer, batches, self.state.leader_epoch, now_ms, origin, guard, transaction_version)
         self._appended()
-        if origin is Origin.COORDINATOR:
+        if origin is COORDINATOR:
             self._sync_if_counted(now_ms)
         return result
 

@@ -180,13 +180,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _serve(self, frame: bytearray) -> None:
         outcome = self._dispatch(self, frame)
-        if isinstance(outcome, Exchange):
-            exchange = outcome
-        elif self._exchanges:
-            exchange = Exchange(outcome)
-        else:
-            self._send(outcome)
+        if outcome.__class__ is not Exchange and not self._exchanges:
+            self._send(outcome)  # type: ignore[arg-type]
             return
+        exchange = outcome if isinstance(outcome, Exchange) else Exchange(outcome)
         later = exchange.later
         if later is None and not self._exchanges:
             self._send(exchange.answer)

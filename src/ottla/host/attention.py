@@ -30,9 +30,13 @@ class Attention:
 
     def answered(self) -> None:
         """What was looked for has come, and more is expected."""
-        if self._looking and self._score < MAX_SCORE:
+        if not self._looking:
+            self.expect()
+            return
+        if self._score < MAX_SCORE:
             self._score += 1
-        self.expect()
+        self._last = perf_counter()
+        self._until = self._last + WINDOW_S
 
     def expect(self) -> None:
         """Something was sent to which an answer is expected, that of another than was answered last perhaps: this says nothing of

@@ -66,6 +66,7 @@ class SocketSender:
     def __init__(self, descriptor: int, transport: asyncio.Transport, drained: Callable[[], None]) -> None:
         self._socket = socket.socket(fileno=os.dup(descriptor))
         self._socket.setblocking(False)
+        self._take = self._socket.send
         self._transport = transport
         self._drained = drained
         self._queue: deque[Part] = deque()
@@ -81,7 +82,7 @@ class SocketSender:
         size, taken = len(joined), 0
         if not self._queue:
             try:
-                taken = self._socket.send(joined)
+                taken = self._take(joined)
             except (BlockingIOError, InterruptedError):
                 pass
             except OSError:

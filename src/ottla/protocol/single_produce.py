@@ -21,12 +21,15 @@ from ottla.model.errors import ProtocolError
 from ottla.protocol.primitives import uvarint_tail
 
 _PLAIN = struct.Struct(">hhiih")  # no transactional id, acks, timeout, one topic, the length of its name
-_PLAIN_NAMED = 8  # where the partition's name, all that the answer repeats, begins
 _PLAIN_ROW = struct.Struct(">iii")  # one partition, its index, the size of its records
+_PLAIN_SIZE, _PLAIN_ROW_SIZE = _PLAIN.size, _PLAIN_ROW.size
+_PLAIN_NAMED = 8  # where all that the answer repeats begins
 _FLEXIBLE = struct.Struct(">BhiBB")  # the same, each length one larger than it is
-_FLEXIBLE_NAMED = 7
 _FLEXIBLE_ROW = struct.Struct(">BiB")
+_FLEXIBLE_SIZE, _FLEXIBLE_ROW_SIZE = _FLEXIBLE.size, _FLEXIBLE_ROW.size
+_FLEXIBLE_NAMED = 7
 _BY_ID = struct.Struct(">BhiB16sBiB")
+_BY_ID_SIZE = _BY_ID.size
 _NO_TAGS = bytes(3)  # of the partition, the topic, the request
 _new = tuple.__new__
 
@@ -42,10 +45,10 @@ class SingleProduce(NamedTuple):
 
 def _read_plain(frame: bytearray, position: int) -> SingleProduce | None:
     transaction, acks, timeout_ms, topics, length = _PLAIN.unpack_from(frame, position)
-    name = position + _PLAIN.size
+    name = position + _PLAIN_SIZE
     row = name + length
     partitions, partition, size = _PLAIN_ROW.unpack_from(frame, row)
-    start = row + _PLAIN_ROW.size
+    start = row + _PLAIN_ROW_SIZE
     if transaction != -1 or topics != 1 or length < 0 or partitions != 1 or size < 1 or start + size != len(frame):
         return None
     named = frame[position + _PLAIN_NAMED : start - 4]
@@ -54,12 +57,12 @@ def _read_plain(frame: bytearray, position: int) -> SingleProduce | None:
 
 def _read_flexible(frame: bytearray, position: int) -> SingleProduce | None:
     transaction, acks, timeout_ms, topics, length = _FLEXIBLE.unpack_from(frame, position)
-    name = position + _FLEXIBLE.size
+    name = position + _FLEXIBLE_SIZE
     row = name + length - 1
     partitions, partition, size = _FLEXIBLE_ROW.unpack_from(frame, row)
     if transaction or topics != 2 or not 0 < length < 128 or partitions != 2:
         return None
-    start = row + _FLEXIBLE_ROW.size
+    start = row + _FLEXIBLE_ROW_SIZE
     records = _flexible_records(frame, start, size)
     if records is None:
         return None
@@ -71,7 +74,7 @@ def _read_by_id(frame: bytearray, position: int) -> SingleProduce | None:
     transaction, acks, timeout_ms, topics, topic_id, partitions, partition, size = _BY_ID.unpack_from(frame, position)
     if transaction or topics != 2 or partitions != 2:
         return None
-    start = position + _BY_ID.size
+    start = position + _BY_ID_SIZE
     records = _flexible_records(frame, start, size)
     if records is None:
         return None

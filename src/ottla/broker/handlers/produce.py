@@ -27,11 +27,12 @@ from ottla.protocol.single_produce import read_request, write_answer
 from ottla.records.validation import RecordsInvalid
 from ottla.storage.config import LONG_MAX
 from ottla.storage.log import Log
-from ottla.storage.types import AppendResult
+from ottla.storage.types import CLIENT, AppendResult
 
 TopicReply = ProduceResponse.TopicProduceResponse
 PartitionReply = TopicReply.PartitionProduceResponse
 ALL = -1
+_ACKS = (0, 1, ALL)
 _NO_HINT = PartitionReply.LeaderIdAndEpoch()  # shared by all replies without a hint: it is replaced, never changed
 _WITHOUT_LOG_START = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.KAFKA_STORAGE_ERROR)
 ADMIN_CLIENT_ID = "__admin_client"  # the one client id that Kafka lets write to internal topics
@@ -173,7 +174,7 @@ def _append(
     context: RequestContext,
     topic: str | None,
     index: int,
-    records: memoryview | None,
+    records: Any,
     acks: int,
     now_ms: int,
     verified: Verified,
@@ -188,15 +189,14 @@ def _append(
         if topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         header = one_batch(records, context.version)
-        if acks not in (0, 1, ALL):
+        if acks not in _ACKS:
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
-        assert replica.leader is not None
-        assert records is not None
-        log = replica.log
-        replica.leader.check_append(acks)
+        leader, log = replica.leader, replica.log
+        assert leader is not None
+        leader.check_append(acks)
         guard = None if verified is NOTHING_VERIFIED else verified.guard(replica.topic_partition)
         buffer, header = admit(records, header, log.config, now_ms)
-        result = replica.append(buffer, [(0, header)], now_ms, guard=guard, transaction_version=2 if context.version >= 12 else 1)
+        result = replica.append(buffer, [(0, header)], now_ms, CLIENT, guard, 2 if context.version >= 12 else 1)
     except RecordsInvalid as error:
         reply = _refused(index, error, log)
         reply.record_errors = [
