@@ -9,6 +9,7 @@ as their senders expect when they come: they cannot.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from ottla.storage.config import LONG_MAX
 from ottla.storage.log import Log
 from ottla.storage.types import CLIENT, AppendResult
 
+log = logging.getLogger("ottla.produce")
 TopicReply = ProduceResponse.TopicProduceResponse
 PartitionReply = TopicReply.PartitionProduceResponse
 ALL = -1
@@ -104,6 +106,8 @@ def _answered_later(parked: Parked[list[Part]]) -> Exchange:
     later = Later()
 
     def deliver(answer: Answer, failure: Exception | None) -> None:
+        if failure is not None:
+            log.error("produce failed", exc_info=failure)
         later.give(answer, None if failure is None else ProtocolError(f"a produce request failed: {failure}"))
 
     parked.deliver_to(deliver)
@@ -180,7 +184,7 @@ def _append(
     verified: Verified,
 ) -> PartitionReply | tuple[AppendResult, Waiting | None]:
     """Why it was refused, or where the records are and what their producer must wait for."""
-    log = None
+    held = None
     replicas = context.node.replicas
     try:
         if topic is None:
@@ -191,32 +195,32 @@ def _append(
         header = one_batch(records, context.version)
         if acks not in _ACKS:
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
-        leader, log = replica.leader, replica.log
+        leader, held = replica.leader, replica.log
         assert leader is not None
         leader.check_append(acks)
         guard = None if verified is NOTHING_VERIFIED else verified.guard(replica.topic_partition)
-        buffer, header = admit(records, header, log.config, now_ms)
+        buffer, header = admit(records, header, held.config, now_ms)
         result = replica.append(buffer, [(0, header)], now_ms, CLIENT, guard, 2 if context.version >= 12 else 1)
     except RecordsInvalid as error:
-        reply = _refused(index, error, log)
+        reply = _refused(index, error, held)
         reply.record_errors = [
             PartitionReply.BatchIndexAndErrorMessage(batch_index=row.batch_index, batch_index_error_message=row.message)
             for row in error.errors
         ]
         return reply
     except ApiError as error:
-        return _refused(index, error, log)
+        return _refused(index, error, held)
     last_offset = result.last_offset
-    for_replicas = acks == ALL and log.high_watermark <= last_offset
+    for_replicas = acks == ALL and held.high_watermark <= last_offset
     if for_replicas and not result.duplicate and len(buffer) < READ_INSTEAD_OF_SENDFILE:
-        replicas.fresh = Fresh(log, result.first_offset, buffer)
-    for_disk = log.config.flush_messages != LONG_MAX and replica.flush_if_counted(now_ms)
+        replicas.fresh = Fresh(held, result.first_offset, buffer)
+    for_disk = held.config.flush_messages != LONG_MAX and replica.flush_if_counted(now_ms)
     if for_replicas or for_disk:
         return result, Waiting(replica, replica.leader_epoch, last_offset, for_replicas, for_disk)
     return result, None
 
 
-def _refused(index: int, error: ApiError, log: Log | None) -> PartitionReply:
+def _refused(index: int, error: ApiError, held: Log | None) -> PartitionReply:
     """Kafka tells where the log starts with every error of the log's own judgement, so that a producer sees what was deleted."""
     tells_start = error.code not in _WITHOUT_LOG_START
     return PartitionReply(
@@ -224,7 +228,7 @@ def _refused(index: int, error: ApiError, log: Log | None) -> PartitionReply:
         error_code=error.code,
         base_offset=-1,
         log_append_time_ms=-1,
-        log_start_offset=log.log_start_offset if log is not None and tells_start else -1,
+        log_start_offset=held.log_start_offset if held is not None and tells_start else -1,
         error_message=error.message,
     )
 
