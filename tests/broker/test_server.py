@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import struct
 from typing import Any
 
@@ -134,6 +135,81 @@ async def test_a_lost_connection_cancels_what_its_requests_wait_for() -> None:
     ends.connection.connection_lost(None)
     assert ends.script.abandoned == [b"wait-1"]
     ends.answer(b"wait-1")  # too late, and nobody minds
+
+
+class Over:
+    """A connection over a real socket, which the loop reads only when the test waits."""
+
+    def __init__(self) -> None:
+        self.script = Script()
+        self.theirs, self._ours = socket.socketpair()
+        self.theirs.setblocking(False)
+        self.connection = Server(1000).factory("PLAINTEXT", self.script)()
+
+    async def begin(self) -> Over:
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: self.connection, self._ours)
+        return self
+
+    def send(self, *names: bytes) -> None:
+        self.theirs.send(b"".join(struct.pack(">i", len(name)) + name for name in names))
+
+    async def hear(self, size: int) -> bytes:
+        return await asyncio.get_running_loop().sock_recv(self.theirs, size)
+
+
+async def test_a_request_is_served_before_the_loop_has_heard_of_it() -> None:
+    over = await Over().begin()
+    assert not over.connection.look()
+    over.send(b"now-1")
+    assert over.connection.look()
+    assert over.theirs.recv(100) == b"now-1"
+    assert not over.connection.look()
+    over.send(b"now-2")
+    assert await over.hear(100) == b"now-2"
+    assert over.script.started == [b"now-1", b"now-2"]
+    over.connection.close()
+
+
+async def test_what_is_looked_for_may_come_in_pieces() -> None:
+    over = await Over().begin()
+    over.theirs.send(struct.pack(">i", 5) + b"no")
+    assert over.connection.look()
+    over.theirs.send(b"w-1")
+    assert await over.hear(100) == b"now-1"
+    over.connection.close()
+
+
+async def test_a_client_that_is_read_no_further_is_not_looked_at_either() -> None:
+    over = await Over().begin()
+    over.send(b"wait-1", *[b"now"] * MAX_WAITING_REQUESTS)
+    assert over.connection.look()
+    over.send(b"more")
+    assert not over.connection.look()
+    over.script.later[b"wait-1"].give([b"wait-1"])
+    assert over.connection.look()
+    over.connection.close()
+
+
+async def test_an_end_is_left_to_the_loop_to_see() -> None:
+    over = await Over().begin()
+    lost = asyncio.Event()
+    over.connection.on_lost = lost.set
+    over.theirs.close()
+    assert not over.connection.look()
+    await lost.wait()
+    assert not over.connection.look()
+
+
+async def test_what_fails_while_it_is_looked_at_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    over = await Over().begin()
+    lost = asyncio.Event()
+    over.connection.on_lost = lost.set
+    over.connection._dispatch = lambda connection, frame: 1 // 0
+    over.send(b"now-1")
+    with caplog.at_level(logging.ERROR):
+        assert over.connection.look()
+    await lost.wait()
+    assert len(caplog.records) == 1
 
 
 async def test_a_long_poll_ends_when_the_next_request_comes_in() -> None:

@@ -65,6 +65,39 @@ def test_a_request_within_the_window_keeps_it_looking(loop: Loop) -> None:
     assert len(loop.calls) == 1
 
 
+def test_who_was_answered_last_is_asked_first_in_every_pass(loop: Loop) -> None:
+    asked = []
+
+    def look() -> bool:
+        asked.append(loop.passes)
+        return False
+
+    Attention().answered(look)
+    passes = loop.run()
+    assert asked == list(range(1, passes + 1))
+    assert passes == pytest.approx(WINDOW_S / loop.spent, abs=1)
+
+
+def test_the_time_of_a_request_that_is_served_meanwhile_is_not_taken_for_anothers(loop: Loop) -> None:
+    left = [True, True, False, True]
+    watched = Attention()
+
+    def look() -> bool:
+        if not left or not left.pop():
+            return False
+        loop.now += attention.CONTENDED_S * 2
+        watched.answered(look)
+        return True
+
+    watched.answered(look)
+    assert loop.run() > len(left)
+    assert not left
+    watched.answered()  # of nobody who could be asked
+    left.append(True)
+    assert loop.run() > 1
+    assert left == [True]
+
+
 def test_it_gives_way_when_another_thread_wants_the_core(loop: Loop) -> None:
     loop.spent = attention.CONTENDED_S * 2
     Attention().answered()

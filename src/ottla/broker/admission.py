@@ -1,7 +1,7 @@
 """What a leader demands of record batches before it appends them (Kafka's LogValidator).
 
-In: the `records` field of a Produce request, a view into the frame. Out: a buffer of our own whose batches are whole, and their
-headers. Records are unpacked only where a topic demands it: a compacted topic needs keys, a topic with its own
+In: the `records` field of a Produce request, a view into the frame. Out: a buffer of our own that is one whole batch, and its
+header. Records are unpacked only where a topic demands it: a compacted topic needs keys, a topic with its own
 `compression.type` packs anew, and timestamps outside the topic's limits must be named one by one.
 """
 
@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import struct
 
+from crc32c import crc32c
+
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.records.batch import (
     CODEC_MASK,
+    CRC_START,
+    HEADER_SIZE,
     LENGTH_PREFIX,
     MAGIC,
     NO_TIMESTAMP,
@@ -20,6 +24,7 @@ from ottla.records.batch import (
     check_batches,
     check_produced,
     clear_append_time,
+    read_header,
 )
 from ottla.records.builder import build_batch
 from ottla.records.compression import ZSTD
@@ -30,26 +35,32 @@ from ottla.storage.config import LogConfig
 FIRST_WITH_ZSTD = 7
 _UP_TO_MAGIC = struct.Struct(">qiib")
 _LEAST_LENGTH = 14  # of the oldest format; Kafka calls less corrupt before it looks at anything else
-Batches = list[tuple[int, BatchHeader]]
 Buffer = bytearray | memoryview
 
 
-def one_batch(records: memoryview | bytes | None, version: int) -> Batches:
+def one_batch(records: memoryview | bytes | None, version: int) -> BatchHeader:
     """What a request must hold for a partition, whatever the partition: exactly one whole batch that its version allows."""
-    if not records:
-        raise ApiError(ErrorCode.INVALID_RECORD, "a produce request must hold one record batch for each partition")
-    try:
-        batches = check_batches(records)
-    except ApiError as error:
-        if _is_cut_or_old(records):
-            raise ApiError(ErrorCode.INVALID_RECORD, error.message) from None
-        raise
-    if len(batches) != 1:
-        raise ApiError(ErrorCode.INVALID_RECORD, "a produce request must hold exactly one record batch for each partition")
-    codec = batches[0][1].attributes & CODEC_MASK
+    if records is None or len(records) < HEADER_SIZE:
+        raise _not_one_batch(records)
+    header = read_header(records)
+    size = header.batch_length + LENGTH_PREFIX
+    if size != len(records) or header.magic != MAGIC or crc32c(records[CRC_START:]) != header.crc:
+        raise _not_one_batch(records)
+    codec = header.attributes & CODEC_MASK
     if codec > ZSTD or (codec == ZSTD and version < FIRST_WITH_ZSTD):
         raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {codec} in a produce request of version {version}")
-    return batches
+    return header
+
+
+def _not_one_batch(records: memoryview | bytes | None) -> ApiError:
+    """What is wrong with them."""
+    if not records:
+        return ApiError(ErrorCode.INVALID_RECORD, "a produce request must hold one record batch for each partition")
+    try:
+        check_batches(records)
+    except ApiError as error:
+        return ApiError(ErrorCode.INVALID_RECORD, error.message) if _is_cut_or_old(records) else error
+    return ApiError(ErrorCode.INVALID_RECORD, "a produce request must hold exactly one record batch for each partition")
 
 
 def _is_cut_or_old(records: memoryview | bytes) -> bool:
@@ -64,14 +75,12 @@ def _is_cut_or_old(records: memoryview | bytes) -> bool:
 
 
 def admit(
-    records: memoryview | bytes | bytearray | None, batches: Batches, config: LogConfig, now_ms: int
-) -> tuple[Buffer, Batches]:
+    records: memoryview | bytes | bytearray, header: BatchHeader, config: LogConfig, now_ms: int
+) -> tuple[Buffer, BatchHeader]:
     """What a partition's settings ask of the one batch. Raises ApiError, or RecordsInvalid with the records at fault."""
-    assert records is not None
-    header = batches[0][1]
     if header.attributes & TIMESTAMP_TYPE_BIT and not config.log_append_time:
         records = _as_create_time(records)
-        [(_, header)] = batches = check_batches(records)
+        header = read_header(records)
     if header.base_offset != 0:
         raise ApiError(ErrorCode.INVALID_RECORD, f"a produced batch must have the base offset 0, not {header.base_offset}")
     check_produced(header)
@@ -81,12 +90,17 @@ def admit(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"The record batch size in the append is {size} bytes which exceeds the maximum configured value of {config.max_message_bytes}.",
         )
-    unpacked = _check_inside(records, header, config, now_ms)
+    timed = not config.log_append_time  # by its producer: the header's timestamps stand for those of all records
+    late = timed and header.max_timestamp - now_ms > config.timestamp_after_max_ms
+    early = timed and now_ms - header.base_timestamp > config.timestamp_before_max_ms and header.base_timestamp != NO_TIMESTAMP
+    unpacked = None
+    if config.compact or late or early or header.attributes & TIMESTAMP_TYPE_BIT:
+        unpacked = _check_inside(records, header, config, now_ms)
     if config.codec is not None and config.codec != header.codec:
         return _pack_anew(records, header, unpacked, config)
     if (isinstance(records, memoryview) and not records.readonly) or isinstance(records, bytearray):
-        return records, batches  # part of the frame, which is ours alone: offsets are stamped in place
-    return bytearray(records), batches
+        return records, header  # part of the frame, which is ours alone: offsets are stamped in place
+    return bytearray(records), header
 
 
 def _as_create_time(records: memoryview | bytes | bytearray) -> bytearray:
@@ -96,15 +110,9 @@ def _as_create_time(records: memoryview | bytes | bytearray) -> bytearray:
     return changed
 
 
-def _check_inside(
-    records: memoryview | bytes | bytearray, header: BatchHeader, config: LogConfig, now_ms: int
-) -> list[Record] | None:
-    """Decode and check only if something could be wrong; the header's timestamps stand for those of all records."""
+def _check_inside(records: memoryview | bytes | bytearray, header: BatchHeader, config: LogConfig, now_ms: int) -> list[Record]:
+    """Decode and check: asked only if something could be wrong."""
     limits = not config.log_append_time
-    late = limits and header.max_timestamp - now_ms > config.timestamp_after_max_ms
-    early = limits and now_ms - header.base_timestamp > config.timestamp_before_max_ms and header.base_timestamp != NO_TIMESTAMP
-    if not (config.compact or late or early or header.attributes & TIMESTAMP_TYPE_BIT):
-        return None
     unpacked = decode_batch(records, limit=config.max_message_bytes)
     rules = RecordRules(
         key_required=config.compact,
@@ -117,7 +125,7 @@ def _check_inside(
 
 def _pack_anew(
     records: memoryview | bytes | bytearray, header: BatchHeader, unpacked: list[Record] | None, config: LogConfig
-) -> tuple[Buffer, Batches]:
+) -> tuple[Buffer, BatchHeader]:
     assert config.codec is not None
     if unpacked is None:
         unpacked = decode_batch(records, limit=config.max_message_bytes)
@@ -132,4 +140,4 @@ def _pack_anew(
             transactional=header.is_transactional,
         )
     )
-    return packed, check_batches(packed)
+    return packed, read_header(packed)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.dispatch")
 ANONYMOUS = "User:ANONYMOUS"
 _KIND_AND_ID = struct.Struct(">ii")  # how a request begins: API key and version as one number, and the correlation id
+_KIND_AND_ID_SIZE = _KIND_AND_ID.size
 
 
 class RequestContext:
@@ -91,7 +92,7 @@ class Route:
         self.shortcut = served.shortcut
         self.read = read
         self.head = head
-        self.position = _KIND_AND_ID.size + len(head)
+        self.position = _KIND_AND_ID_SIZE + len(head)
 
 
 _SERVED: dict[str, dict[int, Served]] = {"broker": {}, "controller": {}}
@@ -128,7 +129,7 @@ class Dispatcher:
         try:
             kind, correlation_id = _KIND_AND_ID.unpack_from(frame)
             route = connection.routes.get(kind)
-            if route is None or not frame.startswith(route.head, _KIND_AND_ID.size):
+            if route is None or not frame.startswith(route.head, _KIND_AND_ID_SIZE):
                 head = read_request_head(frame)
                 route = self._route(connection, frame, head)
                 if route is None:
@@ -156,7 +157,7 @@ class Dispatcher:
         read, has_tags = served.reader(head.api_version)
         position = skip_tags(frame, head.position) if has_tags else head.position
         context = RequestContext(self._node, connection, served.api, head.api_version, head.client_id)
-        return Route(served, context, read, bytes(frame[_KIND_AND_ID.size : position]))
+        return Route(served, context, read, bytes(frame[_KIND_AND_ID_SIZE:position]))
 
     def _short(self, route: Route, shortcut: Shortcut, frame: bytearray, correlation_id: int) -> Answer | Exchange:
         try:

@@ -24,7 +24,7 @@ from ottla.replication.state import PartitionState, Progress, Proposal
 from ottla.storage.config import LONG_MAX, LogConfig
 from ottla.storage.flushing import SyncFailed, flush
 from ottla.storage.log import Log, VerificationGuard
-from ottla.storage.types import AppendResult, Origin
+from ottla.storage.types import CLIENT, COORDINATOR, AppendResult, Origin
 
 if TYPE_CHECKING:
     from ottla.broker.node import Node
@@ -70,16 +70,13 @@ class Replica:
         buffer: bytearray | memoryview,
         batches: list[tuple[int, BatchHeader]],
         now_ms: int,
-        *,
-        origin: Origin = Origin.CLIENT,
+        origin: Origin = CLIENT,
         guard: VerificationGuard | None = None,
         transaction_version: int = 0,
     ) -> AppendResult:
-        result = self.log.append_as_leader(
-            buffer, batches, self.state.leader_epoch, now_ms, origin=origin, guard=guard, transaction_version=transaction_version
-        )
+        result = self.log.append_as_leader(buffer, batches, self.state.leader_epoch, now_ms, origin, guard, transaction_version)
         self._appended()
-        if origin is Origin.COORDINATOR:
+        if origin is COORDINATOR:
             self._sync_if_counted(now_ms)
         return result
 
@@ -119,9 +116,11 @@ class Replica:
             raise
 
     def _appended(self) -> None:
-        assert self.leader is not None
-        if self.leader.appended(self.log.log_end_offset, self._replicas.monotonic_ms()):
-            self.log.advance_high_watermark(self.leader.high_watermark)
+        leader, held = self.leader, self.log
+        assert leader is not None
+        # By the clock followers are judged: who has none need not read it.
+        if leader.appended(held.log_end_offset, self._replicas.monotonic_ms() if len(leader.replicas) > 1 else 0):
+            held.advance_high_watermark(leader.high_watermark)
         self.watchers.wake()
 
     def is_committed(self, offset: int) -> bool:
@@ -230,7 +229,7 @@ class Replicas:
         self.agenda = Agenda()
         self.fresh: Fresh | None = None  # only while the request that brought it is being served, which keeps it in memory anyway
         self.live_brokers: dict[int, int] = {}  # those that may be in sync, with their epochs; shared with the machines
-        self._by_partition: dict[TopicPartition, Replica] = {}
+        self._by_partition: dict[tuple[str, int], Replica] = {}  # a plain tuple finds what its twin with names does
         self._configs: dict[str, LogConfig] = {}
         self._unflushed: set[TopicPartition] = set()  # whose last flush failed, which is told once
         self._tasks: set[asyncio.Task[None]] = set()
@@ -254,12 +253,12 @@ class Replicas:
         return len(self._by_partition)
 
     def get(self, topic: str, partition: int) -> Replica | None:
-        return self._by_partition.get(TopicPartition(topic, partition))
+        return self._by_partition.get((topic, partition))
 
     def leader(self, topic: str, partition: int) -> Replica:
         """The replica to append to or read from, or the error that sends the client elsewhere."""
-        replica = self._by_partition.get(TopicPartition(topic, partition))
-        if replica is not None and replica.leads:
+        replica = self._by_partition.get((topic, partition))
+        if replica is not None and replica.leader is not None:
             return replica
         image = self._node.image
         topic_id = image.topic_ids.get(topic)

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
+from ottla.host.attention import Look
 from ottla.host.network import peer_host
 from ottla.host.sending import Part, Sender, sender_for
 from ottla.model.errors import ProtocolError
@@ -101,7 +102,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._sender: Sender | None = None
         self.on_lost: Callable[[], None] | None = None
-        self.on_answer: Callable[[], None] | None = None  # instead of the server's
+        self.on_answer: Callable[[Look], None] | None = None  # instead of the server's
         self.interrupt: Callable[[], None] | None = None  # ends the long poll under way
         self.listener = listener
         self.address = ""
@@ -162,6 +163,24 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
+    def look(self) -> bool:
+        """Serve what has come although the loop has not said so yet; whether there was anything. As by the loop, nothing runs between
+        `room` and `buffer_updated`, and whatever cannot be served closes the connection."""
+        if self._paused or self._sender is None:
+            return False
+        try:
+            size = self._sender.receive_into(self._frames.room())
+        except OSError:
+            return False
+        if not size or self._transport is None or self._transport.is_closing():
+            return False
+        try:
+            self.buffer_updated(size)
+        except Exception:
+            log.exception("connection failed address=%s listener=%s", self.address, self.listener)
+            self._transport.abort()
+        return True
+
     @property
     def is_idle(self) -> bool:
         return not self._exchanges and not self._waiting and (self._sender is None or self._sender.queued == 0)
@@ -180,13 +199,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _serve(self, frame: bytearray) -> None:
         outcome = self._dispatch(self, frame)
-        if isinstance(outcome, Exchange):
-            exchange = outcome
-        elif self._exchanges:
-            exchange = Exchange(outcome)
-        else:
-            self._send(outcome)
+        if outcome.__class__ is not Exchange and not self._exchanges:
+            self._send(outcome)  # type: ignore[arg-type]
             return
+        exchange = outcome if isinstance(outcome, Exchange) else Exchange(outcome)
         later = exchange.later
         if later is None and not self._exchanges:
             self._send(exchange.answer)
@@ -221,7 +237,7 @@ class Connection(asyncio.BufferedProtocol):
             size = self._sender.send(answer)
             on_answer = self.on_answer or self._server.on_answer
             if on_answer is not None and size < SMALL_REPLY and not self._waiting and not self._exchanges:
-                on_answer()
+                on_answer(self.look)
 
     def _resume(self) -> None:
         try:
@@ -245,7 +261,7 @@ class Server:
         self.frame_limit = frame_limit
         self.scratch = bytearray(SCRATCH_SIZE)
         self.connections: dict[Connection, None] = {}  # in order of arrival
-        self.on_answer: Callable[[], None] | None = None  # told of every small reply for which a client waited
+        self.on_answer: Callable[[Look], None] | None = None  # told of every small reply, and where the next request may come
 
     def factory(self, listener: str, dispatch: Dispatch) -> Callable[[], Connection]:
         return lambda: Connection(self, listener, dispatch)

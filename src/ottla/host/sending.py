@@ -26,6 +26,9 @@ class Sender(Protocol):
     def send(self, parts: Sequence[Part]) -> int:
         """How many bytes these are."""
 
+    def receive_into(self, room: memoryview) -> int:
+        """What the peer has sent already and the transport has not read yet, 0 at the end. OSError when there is nothing, or worse."""
+
     def close(self) -> None: ...
 
 
@@ -52,6 +55,9 @@ class TransportSender:
         self._transport.write(joined)
         return len(joined)
 
+    def receive_into(self, room: memoryview) -> int:
+        raise BlockingIOError
+
     def close(self) -> None:
         """The transport is its owner's to close."""
 
@@ -60,12 +66,14 @@ class SocketSender:
     """Writes to the socket itself, at once, and sends files from the page cache.
 
     uvloop has no `sendfile` and refuses `add_writer` on a descriptor it owns, so this one is a duplicate. The transport only
-    reads; it is never written to, so nothing overtakes.
+    reads; it is never written to, so nothing overtakes. What is read past it (`receive_into`) it does not find: it hears at
+    most that there was something.
     """
 
     def __init__(self, descriptor: int, transport: asyncio.Transport, drained: Callable[[], None]) -> None:
         self._socket = socket.socket(fileno=os.dup(descriptor))
         self._socket.setblocking(False)
+        self._take, self._receive = self._socket.send, self._socket.recv_into
         self._transport = transport
         self._drained = drained
         self._queue: deque[Part] = deque()
@@ -81,7 +89,7 @@ class SocketSender:
         size, taken = len(joined), 0
         if not self._queue:
             try:
-                taken = self._socket.send(joined)
+                taken = self._take(joined)
             except (BlockingIOError, InterruptedError):
                 pass
             except OSError:
@@ -90,6 +98,9 @@ class SocketSender:
         if taken < size:
             self._enqueue([memoryview(joined)[taken:]])
         return size
+
+    def receive_into(self, room: memoryview) -> int:
+        return self._receive(room)
 
     def _enqueue(self, parts: list[Part]) -> int:
         size = sum(map(len, parts))

@@ -137,7 +137,8 @@ class PartitionLeader:
 
     def check_append(self, required_acks: int) -> None:
         """Before an append: raises NOT_ENOUGH_REPLICAS if `acks=all` could not be kept."""
-        if required_acks == ACKS_ALL and len(self.isr) < self.effective_min_isr:
+        in_sync = len(self.isr)
+        if required_acks == ACKS_ALL and in_sync < self.min_insync_replicas and in_sync < self.effective_min_isr:
             raise ApiError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"The size of the current ISR {sorted(self.isr)} is insufficient to satisfy the min.isr requirement of {self.effective_min_isr}",

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from ottla.host.disk import Bytes
 from ottla.model.errors import ApiError, ErrorCode
-from ottla.records.batch import LENGTH_PREFIX, STAMP, BatchHeader, check_batches, headers, stamp_append_time
+from ottla.records.batch import CONTROL_BIT, LENGTH_PREFIX, STAMP, BatchHeader, check_batches, headers, stamp_append_time
 from ottla.records.control import AbortedTransaction, EndTransaction, end_transaction_batch
 from ottla.storage import files, retention, rolling, timestamps
 from ottla.storage.flushing import FlushJob, storage_error
@@ -25,9 +25,20 @@ from ottla.storage.producers import Duplicate, Staging, VerificationGuard
 from ottla.storage.segment import Segment, SegmentReader
 from ottla.storage.state import LogState
 from ottla.storage.transaction_index import AbortedEntry
-from ottla.storage.types import AppendResult, LogSlice, Origin, ProducerSummary, TimestampOffset
+from ottla.storage.types import (
+    CLIENT,
+    COORDINATOR,
+    RAFT_LEADER,
+    REPLICATION,
+    AppendResult,
+    LogSlice,
+    Origin,
+    ProducerSummary,
+    TimestampOffset,
+)
 
 __all__ = ["FlushJob", "Log", "VerificationGuard"]
+_new = tuple.__new__  # what AppendResult calls, without the call
 
 
 class Log(LogState):
@@ -41,8 +52,7 @@ class Log(LogState):
         batches: list[tuple[int, BatchHeader]],
         leader_epoch: int,
         now_ms: int,
-        *,
-        origin: Origin = Origin.CLIENT,
+        origin: Origin = CLIENT,
         guard: VerificationGuard | None = None,
         transaction_version: int = 0,
     ) -> AppendResult:
@@ -55,7 +65,7 @@ class Log(LogState):
         """
         config = self.config
         first_offset = offset = self.log_end_offset
-        append_time = now_ms if config.log_append_time and origin is not Origin.RAFT_LEADER else -1
+        append_time = now_ms if config.log_append_time and origin is not RAFT_LEADER else -1
         staging: Staging | None = None
         placed = []
         try:
@@ -67,7 +77,11 @@ class Log(LogState):
                 if header.producer_id >= 0:
                     if staging is None:
                         staging = Staging(self._state, origin, config, guard)
-                    self._stage(staging, buffer, position, header, offset, timestamp, transaction_version)
+                    if header.attributes & CONTROL_BIT:
+                        content = memoryview(buffer)[position : position + size]
+                        stage_stored(staging, header._replace(base_offset=offset), content, transaction_version)
+                    else:
+                        staging.data(header, offset, timestamp)
                 last_offset = offset + header.last_offset_delta
                 placed.append((size, last_offset, timestamp))
                 offset = last_offset + 1
@@ -78,7 +92,7 @@ class Log(LogState):
             raise ApiError(
                 ErrorCode.RECORD_LIST_TOO_LARGE, f"{len(buffer)} bytes exceed the segment size of {config.segment_bytes}"
             )
-        if origin is Origin.RAFT_LEADER:
+        if origin is RAFT_LEADER:
             self._check_stamps(batches, leader_epoch)
         else:
             offset = first_offset
@@ -90,7 +104,7 @@ class Log(LogState):
         if leader_epoch != self._epochs.latest:
             self.assign_epoch(leader_epoch, first_offset)
         self._write(buffer, placed, first_offset, now_ms, staging)
-        return AppendResult(first_offset, offset - 1, append_time, self.log_start_offset, False)
+        return _new(AppendResult, (first_offset, offset - 1, append_time, self.log_start_offset, False))
 
     def _check_stamps(self, batches: list[tuple[int, BatchHeader]], leader_epoch: int) -> None:
         offset = self.log_end_offset
@@ -98,23 +112,6 @@ class Log(LogState):
             assert header.base_offset == offset, "the quorum stamps its own offsets"
             assert header.leader_epoch == leader_epoch, "the quorum stamps its own epoch"
             offset += header.last_offset_delta + 1
-
-    def _stage(
-        self,
-        staging: Staging,
-        buffer: bytearray | memoryview,
-        position: int,
-        header: BatchHeader,
-        offset: int,
-        timestamp: int,
-        transaction_version: int,
-    ) -> None:
-        if header.is_control:
-            content = memoryview(buffer)[position : position + header.size]
-            placed = header._replace(base_offset=offset)
-            stage_stored(staging, placed, content, transaction_version)
-        else:
-            staging.data(header, offset, timestamp)
 
     def append_control(
         self,
@@ -136,7 +133,7 @@ class Log(LogState):
             list(headers(buffer)),
             leader_epoch,
             now_ms,
-            origin=Origin.COORDINATOR,
+            origin=COORDINATOR,
             transaction_version=transaction_version,
         )
 
@@ -163,7 +160,7 @@ class Log(LogState):
                 raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{self.topic_partition}: offset {base_offset} after {offset - 1}")
             size = header.batch_length + LENGTH_PREFIX
             if header.producer_id >= 0:
-                staging = staging or Staging(self._state, Origin.REPLICATION, self.config)
+                staging = staging or Staging(self._state, REPLICATION, self.config)
                 stage_stored(staging, header, content[position : position + size])
             if header.leader_epoch > latest:
                 latest = header.leader_epoch

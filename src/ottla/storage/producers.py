@@ -20,12 +20,13 @@ from ottla.records.batch import NO_SEQUENCE, NO_TIMESTAMP, TRANSACTIONAL_BIT, Ba
 from ottla.records.control import EndTransaction
 from ottla.storage.config import LogConfig
 from ottla.storage.transaction_index import AbortedEntry
-from ottla.storage.types import Origin, ProducerSummary
+from ottla.storage.types import CLIENT, COORDINATOR, REPLICATION, Origin, ProducerSummary
 
 REMEMBERED_BATCHES = 5  # as many as an idempotent producer may have in flight
 NO_EPOCH = -1
 MAX_EPOCH = 32767
 MAX_SEQUENCE = 0x7FFFFFFF
+_new = tuple.__new__  # what a NamedTuple calls, without the call: two are made for every batch
 STRICT_MARKERS = 2  # the transaction version from which a marker's epoch must exceed the transaction's (KIP-890 part 2)
 
 
@@ -237,17 +238,17 @@ class Staging:
                 self.verified.append(producer_id)
         delta = header.last_offset_delta
         last_sequence = (sequence + delta) & MAX_SEQUENCE if sequence >= 0 else NO_SEQUENCE
-        batch = SentBatch(sequence, last_sequence, first_offset, first_offset + delta, timestamp)
-        kept = batches[1 - REMEMBERED_BATCHES :]
-        self.entries[producer_id] = ProducerEntry(epoch, (*kept, batch), entry.coordinator_epoch, timestamp, start)
+        batch = _new(SentBatch, (sequence, last_sequence, first_offset, first_offset + delta, timestamp))
+        sent = (*batches[1 - REMEMBERED_BATCHES :], batch)
+        self.entries[producer_id] = _new(ProducerEntry, (epoch, sent, entry.coordinator_epoch, timestamp, start))
 
     def _check(self, entry: ProducerEntry, header: BatchHeader, transactional: bool) -> None:
-        if self._origin is Origin.CLIENT:
+        if self._origin is CLIENT:
             self._check_duplicate(header)
-        if transactional and self._origin in (Origin.CLIENT, Origin.COORDINATOR):
+        if transactional and self._origin in (CLIENT, COORDINATOR):
             self._check_verified(header)
         self._check_epoch(entry, header.producer_id, header.producer_epoch)
-        if self._origin is Origin.CLIENT:
+        if self._origin is CLIENT:
             self._check_sequence(entry, header)
         if entry.transaction_start >= 0 and not transactional:
             self._refuse(ErrorCode.INVALID_TXN_STATE, f"Expected transactional write from producer {header.producer_id}")
@@ -269,7 +270,7 @@ class Staging:
         self.entries[producer_id] = ProducerEntry(epoch, batches, end.coordinator_epoch, timestamp, -1)
 
     def _refuse(self, code: ErrorCode, message: str) -> None:
-        if self._origin is not Origin.REPLICATION:
+        if self._origin is not REPLICATION:
             raise ApiError(code, message)
 
     def _check_duplicate(self, header: BatchHeader) -> None:
