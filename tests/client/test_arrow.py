@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import pytest
@@ -23,7 +23,7 @@ def sent(batch: Any, partitions: int = 5, **settings: Any) -> dict[int, list[Any
     """The records by partition."""
     resolved = resolve(ProducerSettings, {"bootstrap_servers": "nowhere:1"} | settings)
     found: dict[int, list[Any]] = {}
-    for number, encoded, count in arrow.encode_arrow(batch, partitions, None, STICKY, 7, resolved, 0):
+    for number, encoded, count in chain.from_iterable(arrow.encode_arrow(batch, partitions, None, STICKY, 7, resolved, 0)):
         stamp_producer(encoded, 1, 0, 0, False)
         records = decode_batch(encoded)
         assert len(records) == count
@@ -63,5 +63,6 @@ def test_rows_that_may_go_anywhere_stay_together(at_once: int, monkeypatch: pyte
 def test_rows_of_one_partition_make_one_batch_unless_it_would_be_too_large() -> None:
     batch = keys_and_values(3000)
     settings = resolve(ProducerSettings, {"bootstrap_servers": "nowhere:1"})
-    made = [number for number, _, _ in arrow.encode_arrow(batch, 5, None, STICKY, 7, settings, 0)]
+    [made_at_once] = arrow.encode_arrow(batch, 5, None, STICKY, 7, settings, 0)
+    made = [number for number, _, _ in made_at_once]
     assert made == [number for number, _ in groupby(made)]

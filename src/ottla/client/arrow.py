@@ -27,8 +27,8 @@ MIN_ARROW_BATCH = 256 * 1024  # columns pay from a few thousand rows on, so thei
 
 def encode_arrow(
     batch: Any, partitions: int, partition: int | None, sticky: int, now_ms: int, settings: ProducerSettings, codec: int
-) -> Iterator[tuple[int, Encoded, int]]:
-    """(partition, encoded batch without a producer, rows) for each batch that the rows make."""
+) -> Iterator[list[tuple[int, Encoded, int]]]:
+    """(partition, encoded batch without a producer, rows) for each batch that the rows make, as many at a time as are made at once."""
     names = set(batch.schema.names)
     if "value" not in names:
         raise SerializationFailed(f"a batch to send needs a column named value; it has {', '.join(sorted(names)) or 'none'}")
@@ -43,8 +43,7 @@ def encode_arrow(
         sorted_rows, shares = _by_partition(rows, numbers, start, stop)
         cuts = [(number, cut) for number, first, end in shares for cut in sorted_rows.split(first, end, target)]
         encoded = sorted_rows.encode([cut for _, cut in cuts], codec, settings["compression_level"], identity=None)
-        for (number, cut), each in zip(cuts, encoded):
-            yield number, each, cut[1] - cut[0]
+        yield [(number, each, stop - start) for (number, (start, stop)), each in zip(cuts, encoded)]
 
 
 def _times(column: Any, now_ms: int) -> Any:
