@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.model.errors import ApiError, ErrorCode
-from ottla.records.batch import HEADER, HEADER_SIZE, read_header, stamp_producer
+from ottla.records.batch import HEADER, HEADER_SIZE, read_header, stamp, stamp_producer
 from ottla.records.builder import BatchBuilder, build_batch, empty_batch
 from ottla.records.control import AbortedTransaction, EndTransaction, end_transaction_batch, visible_batches
 from ottla.records.record import Record, decode_batch
@@ -24,6 +24,7 @@ import numpy as np  # noqa: E402
 from ottla.records import record_starts  # noqa: E402
 from ottla.records.column_encoder import Rows, encode_columns, split_rows  # noqa: E402
 from ottla.records.columns import HEADER_TYPE, Columns, decode_columns  # noqa: E402
+from ottla.records.gathering import column_of  # noqa: E402
 
 
 def rows(columns: Columns) -> list[Record]:
@@ -216,7 +217,7 @@ def test_batches_that_are_encoded_at_once_are_those_of_the_builder(
     if one_time:
         records = [record._replace(timestamp=3) for record in records]
     ranges = list(pairwise([0, *sorted(cut for cut in cuts if cut < len(records)), len(records)]))
-    made = Rows(
+    made = Rows.of(
         pa.array([record.key for record in records], pa.binary()),
         pa.array([record.value for record in records], pa.binary()),
         3 if one_time else pa.array([record.timestamp for record in records], pa.int64()),
@@ -228,6 +229,32 @@ def test_batches_that_are_encoded_at_once_are_those_of_the_builder(
             builder.append(record.timestamp, record.key, record.value, record.headers)
         stamp_producer(encoded, 11, 2, 30, False)
         assert encoded == builder.build(producer_id=11, producer_epoch=2, base_sequence=30)
+
+
+@given(record_lists(contiguous=True), st.data(), st.integers(0, 4), st.booleans())
+def test_rows_in_another_order_are_encoded_as_if_they_had_come_in_it(
+    records: list[Record], data: st.DataObject, codec: int, with_headers: bool
+) -> None:
+    order = data.draw(st.permutations(range(len(records))))[: data.draw(st.integers(1, len(records)))]
+    [encoded] = (
+        Rows.of(
+            pa.array([record.key for record in records], pa.binary()),
+            pa.array([record.value for record in records], pa.string() if only_text(records) else pa.binary()),
+            pa.array([record.timestamp for record in records], pa.int64()),
+            header_column(records) if with_headers else None,
+        )
+        .ordered(np.array(order))
+        .encode([(0, len(order))], codec)
+    )
+    builder = BatchBuilder(codec)
+    for record in (records[number] for number in order):
+        builder.append(record.timestamp, record.key, record.value, record.headers if with_headers else ())
+    stamp(encoded, 0, 0, -1)
+    assert encoded == builder.build()
+
+
+def only_text(records: list[Record]) -> bool:
+    return all(record.value is None or record.value.isascii() for record in records)
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-100, 20_000), min_size=1, max_size=20))
@@ -263,3 +290,37 @@ def test_split_rows_cover_all_rows_within_the_batch_size(sizes: list[int], batch
     for start, stop in ranges:
         encoded = encode_columns(key=None, value=values[start:stop], timestamp=0)
         assert len(encoded) <= batch_size or stop == start + 1
+
+
+ELEMENTS = ["", "a", "twelve bytes", "thirteen byte", None, "x" * 300, "y" * 5000]
+
+
+@pytest.mark.parametrize("kind", ["binary", "string", "large_binary", "large_string", "binary_view", "string_view"])
+@pytest.mark.parametrize("elements", [ELEMENTS, [text for text in ELEMENTS if text and len(text) > 12]])
+def test_columns_of_every_kind_of_bytes_and_text_are_encoded(kind: str, elements: list[str | None]) -> None:
+    whole = pa.array(["before", *elements, "behind"], pa.string()).cast(getattr(pa, kind)())
+    expected = [None if text is None else text.encode() for text in elements]
+    for column in (whole[1:-1], pa.chunked_array([whole[1:3], whole[3:-1]]), pa.chunked_array([whole[1:-1]])):
+        records = decode_batch(encode_columns(key=column, value=column, timestamp=5))
+        assert [record.key for record in records] == [record.value for record in records] == expected
+
+
+def test_of_a_buffer_of_many_rows_only_what_a_few_need_is_given_to_arrow() -> None:
+    """It sets as much memory aside as the buffers hold that it is given."""
+    values = pa.array([b"%07d" % number * 1000 for number in range(4000)], pa.binary())
+    rows = Rows.of(None, values, 0, None)
+    encoded = rows.encode([(3000, 3002), (3002, 3003)]) + rows.ordered(np.array([3500, 3498])).encode([(0, 2)])
+    found = [record.value[:7] for batch in encoded for record in decode_batch(batch)]
+    assert found == [b"0003000", b"0003001", b"0003002", b"0003500", b"0003498"]
+    buffers: list[Any] = []
+    column_of(values, 4000).of(np.array([3500, 3498])).shown_in(buffers)
+    assert [buffer.size for buffer in buffers] == [3 * 7000]
+
+
+def test_batches_outlive_the_columns_and_may_be_stamped() -> None:
+    rows = Rows.of(None, pa.array([b"v" * 100] * 10, pa.binary()), 0, None)
+    encoded = rows.encode([(0, 5), (5, 10)], identity=None)
+    del rows
+    for batch in encoded:
+        stamp_producer(batch, 11, 2, 30, False)
+        assert [record.value for record in decode_batch(batch)] == [b"v" * 100] * 5

@@ -18,33 +18,32 @@ from ottla.records.batch import HEADER_SIZE, BatchHeader
 from ottla.records.column_encoder import Encoded, Rows
 from ottla.records.columns import Columns, decode_batches, decode_columns
 from ottla.records.control import visible_batches
+from ottla.records.gathering import as_binary
 
-ENCODED_AT_ONCE = 8 << 20  # bytes, or a batch: what is joined at once is freed at once
+ENCODED_AT_ONCE = 16 << 20  # bytes: what is joined at once is freed at once
 MOST_BY_RADIX = 1 << 15  # numbers of 16 bits are sorted by numpy three times as fast
 MIN_ARROW_BATCH = 256 * 1024  # columns pay from a few thousand rows on, so their batches are larger than `batch_size` alone
 
 
 def encode_arrow(
     batch: Any, partitions: int, partition: int | None, sticky: int, now_ms: int, settings: ProducerSettings, codec: int
-) -> Iterator[tuple[int, Encoded, int]]:
-    """(partition, encoded batch without a producer, rows) for each batch that the rows make."""
+) -> Iterator[list[tuple[int, Encoded, int]]]:
+    """(partition, encoded batch without a producer, rows) for each batch that the rows make, as many at a time as are made at once."""
     names = set(batch.schema.names)
     if "value" not in names:
         raise SerializationFailed(f"a batch to send needs a column named value; it has {', '.join(sorted(names)) or 'none'}")
     if not batch.num_rows:
         return
     target = min(settings["max_request_size"] - HEADER_SIZE, max(settings["batch_size"], MIN_ARROW_BATCH))
-    batch, shares = _by_partition(batch, names, partitions, partition, sticky, settings)
+    numbers = _partitions(batch, partitions, partition, sticky, settings)
     times: Any = _times(batch.column("timestamp"), now_ms) if "timestamp" in names else now_ms
     headers = batch.column("headers") if "headers" in names else None
-    rows = Rows(batch.column("key") if "key" in names else None, batch.column("value"), times, headers)
-    cuts = [(number, cut) for number, start, stop in shares for cut in rows.split(start, stop, target)]
-    at_once = max(1, ENCODED_AT_ONCE // target)
-    for first in range(0, len(cuts), at_once):
-        group = cuts[first : first + at_once]
-        encoded = rows.encode([cut for _, cut in group], codec, settings["compression_level"], identity=None)
-        for (number, (start, stop)), each in zip(group, encoded):
-            yield number, each, stop - start
+    rows = Rows.of(batch.column("key") if "key" in names else None, batch.column("value"), times, headers)
+    for start, stop in rows.split(0, len(batch), ENCODED_AT_ONCE):
+        sorted_rows, shares = _by_partition(rows, numbers, start, stop)
+        cuts = [(number, cut) for number, first, end in shares for cut in sorted_rows.split(first, end, target)]
+        encoded = sorted_rows.encode([cut for _, cut in cuts], codec, settings["compression_level"], identity=None)
+        yield [(number, each, stop - start) for (number, (start, stop)), each in zip(cuts, encoded)]
 
 
 def _times(column: Any, now_ms: int) -> Any:
@@ -53,36 +52,41 @@ def _times(column: Any, now_ms: int) -> Any:
     return np.asarray(column.cast(pa.int64()).fill_null(now_ms))
 
 
-def _by_partition(
-    batch: Any, names: set[str], partitions: int, partition: int | None, sticky: int, settings: ProducerSettings
-) -> tuple[Any, list[tuple[int, int, int]]]:
-    """The rows in the order of their partitions, and (partition, start, stop) for each partition that has some."""
+def _partitions(batch: Any, partitions: int, partition: int | None, sticky: int, settings: ProducerSettings) -> Any:
+    """Where the rows go: an array of numbers, or one for all."""
     if partition is not None:
-        return batch, [(partition, 0, batch.num_rows)]
-    by_key = "key" in names and batch.column("key").null_count < batch.num_rows and not settings["partitioner_ignore_keys"]
-    if "partition" in names and batch.column("partition").null_count < batch.num_rows:
-        asked = batch.column("partition").cast(pa.int32())
+        return partition
+    columns = {name: column for name, column in zip(batch.schema.names, batch.columns) if column.null_count < len(batch)}
+    by_key = "key" in columns and not settings["partitioner_ignore_keys"]
+    if "partition" in columns:
+        asked = columns["partition"].cast(pa.int32())
         numbers = np.asarray(asked.fill_null(0))
         if not 0 <= numbers.min() <= numbers.max() < partitions:
             raise SerializationFailed(f"the partition column holds numbers outside 0 to {partitions - 1}")
         if asked.null_count:  # such a row goes where it would without the column
-            others = _hashes(batch.column("key"), partitions, sticky) if by_key else sticky
+            others = _hashes(columns["key"], partitions, sticky) if by_key else sticky
             numbers = np.where(np.asarray(asked.is_null()), others, numbers)
     elif by_key:
-        numbers = _hashes(batch.column("key"), partitions, sticky)
+        numbers = _hashes(columns["key"], partitions, sticky)
     else:
-        return batch, [(sticky, 0, batch.num_rows)]
-    # All rows sorted by partition once, and then slices: what a filter for each partition would read again and again.
-    order = np.argsort(numbers.astype(np.int16) if partitions <= MOST_BY_RADIX else numbers, kind="stable")
-    ends = np.cumsum(np.bincount(numbers, minlength=partitions)).tolist()
-    shares = [(number, start, end) for number, (start, end) in enumerate(zip([0, *ends], ends)) if start < end]
-    return batch.take(pa.array(order)), shares
+        return sticky
+    return numbers.astype(np.int16) if partitions <= MOST_BY_RADIX else numbers
+
+
+def _by_partition(rows: Rows, numbers: Any, start: int, stop: int) -> tuple[Rows, list[tuple[int, int, int]]]:
+    """Rows, those from `start` to `stop` among them in the order of their partitions; and (partition, start, stop) for each that has some."""
+    if isinstance(numbers, int):
+        return rows, [(numbers, start, stop)]
+    order = np.argsort(numbers[start:stop], kind="stable")
+    ends = np.cumsum(np.bincount(numbers[start:stop])).tolist()
+    shares = [(number, first, end) for number, (first, end) in enumerate(zip([0, *ends], ends)) if first < end]
+    return rows.ordered(order + start), shares
 
 
 def _hashes(keys: Any, partitions: int, sticky: int) -> Any:
     if isinstance(keys, pa.ChunkedArray):
         keys = keys.combine_chunks()
-    numbers = partitions_of(keys if keys.type == pa.binary() else keys.cast(pa.binary()), partitions)
+    numbers = partitions_of(as_binary(keys), partitions)
     if keys.null_count:
         numbers[np.asarray(keys.is_null())] = sticky
     return numbers

@@ -428,24 +428,23 @@ class Producer(Client):
         sticky = self._choose_sticky(info)
         deliveries = []
         now_ms = self._cluster.world.clock.wall_ms()
-        for number, encoded, count in encode_arrow(
-            batch, len(info.partitions), partition, sticky, now_ms, self._settings, self._codec
-        ):
-            if len(encoded) > self._settings["buffer_memory"] or len(encoded) > self._settings["max_request_size"]:
-                raise _too_large(topic, len(encoded), self._settings)
-            target = TopicPartition(topic, number)
-
-            def append(
-                target: TopicPartition = target, encoded: bytearray | memoryview = encoded, count: int = count
-            ) -> Batch | None:
-                return self._accumulator.append_encoded(target, encoded, count, self._cluster.now_ms())
-
-            made = append() or await self._when_room(append)
-            deliveries.append(Delivery(made, 0))
-            sender.wake()
-            self._sticky.produced(topic, number, len(encoded), True)
-            await asyncio.sleep(0)
+        for made in encode_arrow(batch, len(info.partitions), partition, sticky, now_ms, self._settings, self._codec):
+            for number, encoded, count in made:
+                deliveries.append(await self._append_encoded(TopicPartition(topic, number), encoded, count))
+                sender.wake()
+            await asyncio.sleep(0)  # once for them all, so that a request takes those of several partitions
         return deliveries
+
+    async def _append_encoded(self, target: TopicPartition, encoded: bytearray | memoryview, count: int) -> Delivery:
+        if len(encoded) > self._largest:
+            raise _too_large(target.topic, len(encoded), self._settings)
+
+        def append() -> Batch | None:
+            return self._accumulator.append_encoded(target, encoded, count, self._cluster.now_ms())
+
+        made = append() or await self._when_room(append)
+        self._sticky.produced(target.topic, target.partition, len(encoded), True)
+        return Delivery(made, 0)
 
 
 def _limits(settings: ProducerSettings) -> Limits:

@@ -1,18 +1,16 @@
 """Batches out of Arrow arrays: what `builder.BatchBuilder` makes of the same records, byte for byte, a million at a time.
 
-The numbers in front of a key and of a value are a few bytes for each record. numpy writes them into 64-bit words, all records at
-once; the words are laid under a binary array of 2n elements (what counts, what does not, what counts…) and Arrow takes the even
-ones. Then Arrow joins room for a batch header, numbers, keys, numbers and values element by element, and the joined array's data
-buffer *is* the batches, one behind the other: only their headers are written into it. `columns` is the way back.
+The numbers in front of a key and of a value are a few bytes for each record; numpy writes them into 64-bit words, all records at
+once. `gathering` lays room for a batch header, numbers, keys, numbers and values behind one another, in the one pass over their bytes
+that there is, and its buffer *is* the batches: only their headers are written into it. `columns` is the way back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -30,15 +28,12 @@ from ottla.records.batch import (
 )
 from ottla.records.builder import attributes_of, header_for
 from ottla.records.compression import NONE, compress
+from ottla.records.gathering import WORD_SIZE, Column, Ints, Part, Short, Words, column_of, gather, together
 
-Ints = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint64]
 Encoded = bytearray | memoryview  # a batch that may be stamped in place
 
 NOBODY = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
 MOST_NUMBERS = 31  # bytes of a record besides key, value and headers, unless its timestamp is far from the batch's first
-WORD_SIZE = 8
-_EMPTY = pa.scalar(b"", pa.binary())
 
 
 def encode_columns(
@@ -63,7 +58,7 @@ def encode_columns(
     `split_rows` says how many.
     """
     identity = (producer_id, producer_epoch, base_sequence)
-    rows = Rows(key, value, timestamp, headers)
+    rows = Rows.of(key, value, timestamp, headers)
     [encoded] = rows.encode([(0, len(value))], codec, level, transactional, identity)
     stamp(encoded, 0, base_offset, leader_epoch)
     return encoded
@@ -71,25 +66,36 @@ def encode_columns(
 
 def split_rows(key: Any | None, value: Any, batch_size: int, headers: Any | None = None) -> list[tuple[int, int]]:
     """Ranges of rows whose batches stay within `batch_size` bytes before compression; a row larger than that stands alone."""
-    return Rows(key, value, 0, headers).split(0, len(value), batch_size)
+    return Rows.of(key, value, 0, headers).split(0, len(value), batch_size)
 
 
 class Rows:
-    """Columns of records, to be cut into ranges and encoded."""
+    """Columns of records, to be brought into another order, cut into ranges and encoded."""
 
-    def __init__(self, key: Any | None, value: Any, timestamp: Any, headers: Any | None) -> None:
+    def __init__(self, key: Column, value: Column, times: Ints | int, tail: Sequence[Part], content: Ints) -> None:
+        self._key, self._value, self._times, self._tail = key, value, times, tail
+        self._content = content  # how many bytes each row has besides the numbers
+        self._ends = np.cumsum(content + MOST_NUMBERS)
+
+    @classmethod
+    def of(cls, key: Any | None, value: Any, timestamp: Any, headers: Any | None) -> Rows:
+        """See `encode_columns`."""
         count = len(value)
-        self._key, self._value = _binary(key, count), _binary(value, count)
-        self._key_size, self._value_size = _lengths(self._key), _lengths(self._value)
-        self._times = timestamp if isinstance(timestamp, int) else np.asarray(timestamp, np.int64)
-        self._tail = pa.scalar(b"\x00", pa.binary()) if headers is None else _encode_headers(headers)
-        self._tail_size = np.ones(count, np.int64) if headers is None else _lengths(self._tail)
-        sizes = np.maximum(self._key_size, 0) + np.maximum(self._value_size, 0) + self._tail_size + MOST_NUMBERS
-        self._ends = np.cumsum(sizes)
+        keys, values = column_of(key, count), column_of(value, count)
+        times = timestamp if isinstance(timestamp, int) else np.asarray(timestamp, np.int64)
+        tail = _no_headers(count) if headers is None else _headers(headers)
+        content = sum((part.sizes for part in tail), np.maximum(keys.sizes, 0) + np.maximum(values.sizes, 0))
+        return cls(keys, values, times, tail, content)
 
-    def split(self, start: int, stop: int, batch_size: int) -> list[tuple[int, int]]:
-        """Rows `start` to `stop` in ranges whose batches stay within `batch_size`."""
-        ends, room, ranges = self._ends, max(1, batch_size - HEADER_SIZE), []
+    def ordered(self, order: Ints) -> Rows:
+        """The rows with these numbers, in their order. Their bytes stay where they are."""
+        times = self._times if isinstance(self._times, int) else self._times[order]
+        tail = [part.of(order) for part in self._tail]
+        return Rows(self._key.of(order), self._value.of(order), times, tail, self._content[order])
+
+    def split(self, start: int, stop: int, size: int) -> list[tuple[int, int]]:
+        """Rows `start` to `stop` in ranges whose batches stay within `size`."""
+        ends, room, ranges = self._ends, max(1, size - HEADER_SIZE), []
         while start < stop:
             before = int(ends[start - 1]) if start else 0
             cut = min(stop, max(start + 1, int(np.searchsorted(ends, before + room, "right"))))
@@ -112,7 +118,8 @@ class Rows:
         first, last = ranges[0][0], ranges[-1][1]
         assert all(start < stop for start, stop in ranges), "a batch without records is written by compaction only"
         starts = np.array([start for start, _ in ranges], np.int64) - first
-        joined, offsets = self._joined(first, last, starts, HEADER_SIZE if codec == NONE else 0)
+        parts = self._parts(slice(first, last), starts)
+        joined, offsets = gather(parts, starts, HEADER_SIZE) if codec == NONE else gather(parts)
         attributes, encoded = attributes_of(codec, transactional=transactional), list[Encoded]()
         for start, stop in ranges:
             view = joined[int(offsets[start - first]) : int(offsets[stop - first])]
@@ -130,70 +137,62 @@ class Rows:
             return self._times, self._times
         return int(self._times[start]), int(self._times[start:stop].max())
 
-    def _joined(self, first: int, last: int, starts: Ints, room: int) -> tuple[memoryview, npt.NDArray[np.int32]]:
-        """The records of these rows behind one another, those at `starts` with `room` in front; and where each row begins."""
-        count, rows = last - first, slice(first, last)
-        key_size, value_size = self._key_size[rows], self._value_size[rows]
-        value_prefix = _varints(value_size)
-        numbers = [*self._time_deltas(rows, starts), *_varints(_deltas(count, starts)), *_varints(key_size)]
-        tail = self._tail if isinstance(self._tail, pa.Scalar) else self._tail[rows]
-        body = np.maximum(key_size, 0) + np.maximum(value_size, 0) + self._tail_size[rows] + 1  # the attributes, which are unused
-        for piece in (*numbers, *value_prefix):
-            body += piece.sizes
+    def _parts(self, rows: slice, starts: Ints) -> list[Part]:
+        """What these records are made of. At each of `starts` a batch begins."""
+        key, value, tail = self._key.of(rows), self._value.of(rows), [part.of(rows) for part in self._tail]
+        counts = np.diff(starts, append=rows.stop - rows.start)
+        times = self._time_deltas(rows, starts, counts)
+        zeros = 2 if times is None else 1  # the attributes, which are unused, come before the time
+        numbers = [*(times or ()), *_counted(starts, counts), *_varints(key.sizes)]
+        value_prefix = _varints(value.sizes)
+        body = self._content[rows] + zeros
+        for number in (*numbers, *value_prefix):
+            body += number.sizes
         [length] = _varints(body)
-        # The attributes are a zero, as all bytes of a word are beyond those that count.
-        prefix = _together([_Piece(length.words, length.sizes + 1, length.longest + 1), *numbers])
-        parts = [*map(_laid, prefix), self._key[rows], *map(_laid, value_prefix), self._value[rows], tail, _EMPTY]
-        if room:
-            parts.insert(0, _rooms(count, starts, room))
-        joined = pc.binary_join_element_wise(*parts, null_handling="replace", null_replacement=b"")
-        offsets = np.frombuffer(joined.buffers()[1], np.int32)[joined.offset : joined.offset + count + 1]
-        return memoryview(joined.buffers()[2]).cast("B"), offsets
+        # All bytes of a word are zeros that are beyond those that count.
+        length = Short(length.words, length.sizes + zeros, length.longest + zeros)
+        return together([length, *numbers, key, *value_prefix, value, *tail])
 
-    def _time_deltas(self, rows: slice, starts: Ints) -> list[_Piece]:
-        count = rows.stop - rows.start
+    def _time_deltas(self, rows: slice, starts: Ints, counts: Ints) -> list[Short] | None:
+        """None if they are all nought."""
         if isinstance(self._times, int):
-            return [_Piece(np.zeros(count, np.uint64), np.ones(count, np.int64), 1)]
+            return None
         times = self._times[rows]
-        return _varints(times - np.repeat(times[starts], np.diff(starts, append=count)))
+        return _varints(times - np.repeat(times[starts], counts))
 
 
-def _deltas(count: int, starts: Ints) -> Ints:
+def _counted(starts: Ints, counts: Ints) -> list[Short]:
     """0, 1, 2… from each start on."""
-    return np.arange(count) - np.repeat(starts, np.diff(starts, append=count))
+    most = int(counts.max())
+    if most > _TABLED:
+        return _varints(np.arange(int(counts.sum())) - np.repeat(starts, counts))
+    ends = (counts + 1).tolist()
+    words, sizes = (np.concatenate([table[1:end] for end in ends]) for table in (_TABLE, _TABLE_SIZES))
+    return [Short(words, sizes, 1 if most <= 0x40 else 2)]
 
 
-def _rooms(count: int, starts: Ints, room: int) -> Any:
-    """An array with `room` bytes at each of `starts`, and nothing elsewhere."""
-    offsets = np.zeros(count + 1, np.int32)
-    offsets[starts + 1] = room
-    np.cumsum(offsets, out=offsets)
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(bytes(room * len(starts)))])
+def _no_headers(count: int) -> list[Part]:
+    return [Short(np.zeros(count, np.uint64), np.ones(count, np.int64), 1)]
 
 
-def _binary(column: Any | None, count: int) -> Any:
-    if column is None:
-        return pa.nulls(count, pa.binary())
+def _headers(column: Any) -> list[Part]:
+    """For each row, its header count and its headers. A null list is an empty one."""
     if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-    return column if column.type == pa.binary() else column.cast(pa.binary())
-
-
-def _lengths(column: Any) -> Ints:
-    """Of each element; -1 for a null."""
-    lengths = pc.binary_length(column)
-    return np.asarray(lengths.fill_null(-1) if lengths.null_count else lengths).astype(np.int64)
+        column = column.combine_chunks()
+    counts = np.asarray(pc.fill_null(pc.list_value_length(column), 0)).astype(np.int64)
+    pairs = column.flatten()
+    if not len(pairs):
+        return _no_headers(len(column))
+    key, value = column_of(pairs.field("key"), len(pairs)), column_of(pairs.field("value"), len(pairs))
+    if key.sizes.min() < 0:
+        raise ApiError(ErrorCode.INVALID_RECORD, "a header without a key")
+    joined, offsets = gather(together([*_varints(key.sizes), key, *_varints(value.sizes), value]))
+    ends = pa.py_buffer(offsets[np.concatenate(([0], np.cumsum(counts)))])
+    of_rows = pa.Array.from_buffers(pa.binary(), len(column), [None, ends, pa.py_buffer(joined)])
+    return [*_varints(counts), column_of(of_rows, len(column))]
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------------
-
-
-class _Piece(NamedTuple):
-    """Up to eight bytes for each row: the first `size` of its little-endian word. Those behind them are zero."""
-
-    words: Words
-    sizes: Ints
-    longest: int
 
 
 def _tables() -> tuple[Words, Ints]:
@@ -208,12 +207,12 @@ _TABLED = 1 << 13  # lengths and offsets within a batch are seldom larger; these
 _TABLE, _TABLE_SIZES = _tables()
 
 
-def _varints(values: Ints) -> list[_Piece]:
+def _varints(values: Ints) -> list[Short]:
     """These numbers as varints: in one piece, or in two if there are some of more than eight bytes."""
     low, high = int(values.min()), int(values.max())
     if low >= -1 and high < _TABLED:
         place = values + 1
-        return [_Piece(_TABLE[place], _TABLE_SIZES[place], 1 if high < 0x40 else 2)]
+        return [Short(_TABLE[place], _TABLE_SIZES[place], 1 if high < 0x40 else 2)]
     zigzag = ((values << 1) ^ (values >> 63)).view(np.uint64)
     most, width, sizes = int(zigzag.max()), 1, np.ones(len(values), np.int64)
     while most >> (7 * width):
@@ -226,47 +225,5 @@ def _varints(values: Ints) -> list[_Piece]:
             octet = (zigzag >> np.uint64(7 * number)) & np.uint64(0x7F)
             octet |= (sizes > number + 1).astype(np.uint64) << np.uint64(7)
             words |= octet << np.uint64(8 * (number - first))
-        pieces.append(_Piece(words, np.clip(sizes - first, 0, WORD_SIZE), min(width - first, WORD_SIZE)))
+        pieces.append(Short(words, np.clip(sizes - first, 0, WORD_SIZE), min(width - first, WORD_SIZE)))
     return pieces
-
-
-def _together(pieces: list[_Piece]) -> list[_Piece]:
-    """As few pieces as hold the same bytes in the same order."""
-    made = [pieces[0]]
-    for piece in pieces[1:]:
-        last = made[-1]
-        if last.longest + piece.longest <= WORD_SIZE:
-            words = last.words | piece.words << (last.sizes << 3).view(np.uint64)
-            made[-1] = _Piece(words, last.sizes + piece.sizes, last.longest + piece.longest)
-        else:
-            made.append(piece)
-    return made
-
-
-def _laid(piece: _Piece) -> Any:
-    """A piece as a binary array."""
-    count = len(piece.words)
-    offsets = np.empty(2 * count + 1, np.int32)
-    offsets[::2] = np.arange(0, WORD_SIZE * count + 1, WORD_SIZE)
-    np.add(offsets[:-1:2], piece.sizes, out=offsets[1::2], casting="unsafe")
-    octets = pa.py_buffer(piece.words.astype("<u8", copy=False))
-    laid = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(offsets), octets])
-    return laid.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
-
-
-def _encode_headers(headers: Any) -> Any:
-    """For each row, its header count and headers as one byte string. A null list is an empty one."""
-    if isinstance(headers, pa.ChunkedArray):
-        headers = headers.combine_chunks()
-    counts = np.asarray(pc.fill_null(pc.list_value_length(headers), 0)).astype(np.int64)
-    pairs = headers.flatten()
-    encoded = pa.array([], pa.binary())
-    if len(pairs):
-        key, value = _binary(pairs.field("key"), len(pairs)), _binary(pairs.field("value"), len(pairs))
-        if key.null_count:
-            raise ApiError(ErrorCode.INVALID_RECORD, "a header without a key")
-        parts = [*map(_laid, _varints(_lengths(key))), key, *map(_laid, _varints(_lengths(value))), value, _EMPTY]
-        encoded = pc.binary_join_element_wise(*parts, null_handling="replace", null_replacement=b"")
-    list_offsets = pa.array(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
-    joined = pc.binary_join(pa.ListArray.from_arrays(list_offsets, encoded), _EMPTY)
-    return pc.binary_join_element_wise(*map(_laid, _varints(counts)), joined, _EMPTY)

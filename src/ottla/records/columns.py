@@ -1,6 +1,7 @@
 """Records by the column, for those who want a million at a time: Arrow arrays out of batches. `column_encoder` is the way back.
 
-An extra (`ottla[arrow]`): numpy and pyarrow are imported in these two modules and in `record_starts`, and nowhere else in this package.
+An extra (`ottla[arrow]`): numpy and pyarrow are imported in these two modules, in `record_starts` and in `gathering`,
+and nowhere else in this package.
 
 `record_starts` finds where records begin; then numpy reads the varints of all of them at once, field by field; key and value become
 Arrow arrays without a Python object per record: the raw bytes are laid under a binary array of 2n+1 elements (gap, value, gap,
