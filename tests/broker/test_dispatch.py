@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.broker.config import Settings
 from ottla.broker.dispatch import Dispatcher, RequestContext, Served
 from ottla.broker.server import Connection, Server
 from ottla.model.errors import ProtocolError
@@ -36,7 +37,7 @@ class Asked:
         self.seen: list[tuple[int, str, int]] = []
         self.dispatcher = Dispatcher(cast(Any, None), "broker")
         self.dispatcher._served = {HEARTBEAT.key: Served(HEARTBEAT, self._handler, False)}
-        self.connection = Connection(Server(1 << 20), "PLAINTEXT", self.dispatcher)
+        self.connection = Connection(Server(Settings({})), "PLAINTEXT", self.dispatcher)
 
     def _handler(self, request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
         assert context.connection is self.connection

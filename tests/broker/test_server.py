@@ -10,9 +10,18 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.server import MAX_WAITING_REQUESTS, Connection, Exchange, Later, Server
+from ottla.broker.config import Settings
+from ottla.broker.server import Connection, Exchange, Later, Server
 from ottla.model.errors import ProtocolError
 from tests.feeding import feed
+
+MAX_WAITING_REQUESTS = 7
+
+
+def server(**properties: int) -> Server:
+    """Names with underscores for dots."""
+    given = {"socket_request_max_bytes": 1000, "queued_max_requests": MAX_WAITING_REQUESTS, **properties}
+    return Server(Settings({name.replace("_", "."): str(value) for name, value in given.items()}))
 
 
 class Wire(asyncio.Transport):
@@ -23,12 +32,13 @@ class Wire(asyncio.Transport):
         self.written = b""
         self.aborted = False
         self.reading = True
+        self.untaken = 0
 
     def write(self, data: Any) -> None:
         self.written += bytes(data)
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.untaken
 
     def is_closing(self) -> bool:
         return self.aborted
@@ -67,10 +77,10 @@ class Script:
 
 
 class Ends:
-    def __init__(self, limit: int = 1000) -> None:
+    def __init__(self, at: Server | None = None) -> None:
         self.script = Script()
         self.wire = Wire()
-        self.connection = Server(limit).factory("PLAINTEXT", self.script)()
+        self.connection = (at or server()).factory("PLAINTEXT", self.script)()
         self.connection.connection_made(self.wire)
 
     def send(self, *frames: bytes) -> None:
@@ -144,7 +154,7 @@ class Over:
         self.script = Script()
         self.theirs, self._ours = socket.socketpair()
         self.theirs.setblocking(False)
-        self.connection = Server(1000).factory("PLAINTEXT", self.script)()
+        self.connection = server().factory("PLAINTEXT", self.script)()
 
     async def begin(self) -> Over:
         await asyncio.get_running_loop().connect_accepted_socket(lambda: self.connection, self._ours)
@@ -220,3 +230,39 @@ async def test_a_long_poll_ends_when_the_next_request_comes_in() -> None:
     assert ends.wire.written == b"wait-1now-2"
     ends.send(b"wait-3", b"now-4")
     assert ends.wire.written == b"wait-1now-2"  # it was the other one's poll
+
+
+async def test_a_connection_over_which_nothing_goes_is_closed_and_one_in_use_is_not() -> None:
+    at = server(connections_max_idle_ms=1000)
+    silent, talking, waiting = Ends(at), Ends(at), Ends(at)
+    waiting.send(b"wait-1")
+    for now_ms in (0, 500, 999):
+        talking.send(b"now")
+        at.close_silent(now_ms)
+    assert not silent.wire.aborted
+    at.close_silent(1000)
+    assert (silent.wire.aborted, talking.wire.aborted, waiting.wire.aborted) == (True, False, False)
+    at.close_silent(2000)
+    assert (talking.wire.aborted, waiting.wire.aborted) == (True, False)
+    waiting.answer(b"wait-1")
+    at.close_silent(3000)
+    assert waiting.wire.aborted
+
+
+async def test_a_client_that_takes_its_answer_slowly_is_not_idle() -> None:
+    at = server(connections_max_idle_ms=1000)
+    slow = Ends(at)
+    for now_ms, left in ((0, 5000), (999, 5000), (1000, 4000), (1999, 4000)):
+        slow.wire.untaken = left
+        at.close_silent(now_ms)
+        assert not slow.wire.aborted
+    at.close_silent(2000)
+    assert slow.wire.aborted
+
+
+async def test_minus_one_keeps_silent_connections() -> None:
+    at = server(connections_max_idle_ms=-1)
+    silent = Ends(at)
+    for now_ms in (0, 10**9, 10**12):
+        at.close_silent(now_ms)
+    assert not silent.wire.aborted

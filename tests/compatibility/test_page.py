@@ -53,6 +53,8 @@ CLUSTER = (
     "A metadata log that cannot be written stands still until it can be, and the node with it; one that cannot be synced ends the node.",
     "A leader that is named again in a later epoch counts nothing that it knew of its followers before.",
     "The last of several nodes that stop together does not wait for a controller that can no longer be.",
+    "A client's connection past `max.connections` is closed; Kafka leaves it unaccepted until another one ends.",
+    "Settings that do nothing here are taken and shown all the same; `DescribeConfigs` says so where it is asked for documentation.",
 )
 
 

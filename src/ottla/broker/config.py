@@ -167,6 +167,12 @@ class NodeConfig:
     controller_listener_names: tuple[str, ...]
     settings: Settings
 
+    @property
+    def listeners_of_nodes(self) -> frozenset[str]:
+        """Where only brokers and controllers come: not where brokers share their clients' listener."""
+        own = {self.inter_broker_listener} if len(self.listeners) > 1 else set()
+        return frozenset(own | {endpoint.name for endpoint in self.controller_listeners})
+
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> NodeConfig:
         settings = Settings(properties)

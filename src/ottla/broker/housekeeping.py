@@ -1,4 +1,4 @@
-"""What a node does on its own from time to time: retention, compaction, flushing, checkpoints.
+"""What a node does on its own from time to time: retention, compaction, flushing, checkpoints, closing idle connections.
 
 Each is a small loop of its own with Kafka's setting for its interval. Work that blocks goes to a worker; a failure is logged
 and tried again at the next turn, because a node that cannot clean must still serve.
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ottla.housekeeping")
 FLUSH_CHECK_MS = 1_000
+IDLE_CHECK_MS = 100  # at least
+IDLE_CHECKS = 10  # in the time after which a connection is idle: it may stay so much longer
 
 
 class Housekeeping:
@@ -35,6 +37,7 @@ class Housekeeping:
         self._every(lambda: settings["replica.high.watermark.checkpoint.interval.ms"], self._high_watermarks)
         self._every(lambda: settings["replica.lag.time.max.ms"] // 2, self._in_sync_sets)
         self._every(lambda: FLUSH_CHECK_MS, self._flush)
+        self._every(lambda: max(IDLE_CHECK_MS, settings["connections.max.idle.ms"] // IDLE_CHECKS), self._idle_connections)
         if settings["log.cleaner.enable"]:
             self._every(lambda: settings["log.cleaner.backoff.ms"], self._compact)
 
@@ -99,3 +102,6 @@ class Housekeeping:
 
     async def _high_watermarks(self) -> None:
         self._node.directory.checkpoint_high_watermarks()
+
+    async def _idle_connections(self) -> None:
+        self._node.server.close_silent(self._node.world.clock.monotonic_ms())

@@ -50,7 +50,7 @@ class Node:
         self.directory = LogDirectory.open(world.disk, config.directory)
         self.cluster_id = self.directory.cluster_id
         self.image = ClusterImage()
-        self.server = Server(self.settings["socket.request.max.bytes"])
+        self.server = Server(self.settings, config.listeners_of_nodes)
         self.fetch_sessions = FetchSessions()
         self.doubts = Doubts(self)
         self.fetchers = Fetchers(self)

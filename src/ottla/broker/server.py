@@ -6,7 +6,8 @@ start. Replies leave in order whatever happens. A follower's long poll ends earl
 (`interrupt`): it has something better to do than wait.
 
 A client that does not read its replies stops being read itself (`MAX_QUEUED_BYTES`); one that sends garbage is closed, with
-one line in the log.
+one line in the log. So is a connection that is one too many (`max.connections`, `max.connections.per.ip`), and one over which
+nothing goes for long (`connections.max.idle.ms`).
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, cast
 
+from ottla.broker.config import Settings
 from ottla.host.attention import Look
 from ottla.host.network import peer_host
 from ottla.host.sending import Part, Sender, sender_for
 from ottla.model.errors import ProtocolError
+from ottla.model.settings import INT_MAX
 from ottla.protocol.framing import SCRATCH_SIZE, Frames
 
 log = logging.getLogger("ottla.server")
 MAX_QUEUED_BYTES = 64 << 20
 SMALL_REPLY = 1 << 14  # a client that got more is busy with it
-MAX_WAITING_REQUESTS = 500  # Kafka's queued.max.requests, here for one connection
 
 Answer = list[Part] | None  # the parts of a reply; None when the request wants none (acks=0)
 
@@ -94,11 +96,15 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, server: Server, listener: str, dispatch: Dispatch) -> None:
         self._server = server
         self._dispatch = dispatch
-        self._frames = Frames(server.frame_limit, server.scratch)
+        self._frames = Frames(server.settings["socket.request.max.bytes"], server.scratch)
+        self._most_waiting: int = server.settings["queued.max.requests"]
         self._waiting: deque[bytearray] = deque()  # frames not started
         self._exchanges: deque[Exchange] = deque()  # started, not answered, in order
         self._blocked = False  # the last exchange must be answered before the next starts
         self._paused = False
+        self._was_heard = True  # since somebody last looked whether it was
+        self._silent_since_ms = 0.0
+        self._left = 0  # bytes that waited for the peer at that time
         self._transport: asyncio.Transport | None = None
         self._sender: Sender | None = None
         self.on_lost: Callable[[], None] | None = None
@@ -114,6 +120,10 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's is one without inheriting from it
         self.address = peer_host(transport)
+        excess = self._server.excess(self)
+        if excess:
+            self._refuse(ProtocolError(excess))
+            return
         self._sender = sender_for(transport, self._resume)
         self._server.connections[self] = None
 
@@ -121,6 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._frames.room()
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._was_heard = True
         try:
             frames = self._frames.filled(nbytes)
             if not frames:
@@ -162,6 +173,16 @@ class Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+
+    def close_if_silent(self, now_ms: float, limit_ms: int) -> None:
+        """If nothing was asked, answered or taken since `limit_ms` ago, or since the first call after that: time is told from call to
+        call, so that a request need not look at a clock."""
+        left = 0 if self._sender is None else self._sender.queued
+        if self._was_heard or self._exchanges or left != self._left:
+            self._was_heard, self._left, self._silent_since_ms = False, left, now_ms
+        elif now_ms - self._silent_since_ms >= limit_ms:
+            log.info("connection closed address=%s listener=%s reason=idle", self.address, self.listener)
+            self.close()
 
     def look(self) -> bool:
         """Serve what has come although the loop has not said so yet; whether there was anything. As by the loop, nothing runs between
@@ -248,23 +269,45 @@ class Connection(asyncio.BufferedProtocol):
     def _pause_or_resume_reading(self) -> None:
         if self._transport is None or self._sender is None:
             return
-        full = self._sender.queued > MAX_QUEUED_BYTES or len(self._waiting) >= MAX_WAITING_REQUESTS
+        full = self._sender.queued > MAX_QUEUED_BYTES or len(self._waiting) >= self._most_waiting
         if full != self._paused and not self._transport.is_closing():
             self._paused = full
             (self._transport.pause_reading if full else self._transport.resume_reading)()
 
 
 class Server:
-    """The connections of a node, over all its listeners."""
+    """The connections of a node, over all its listeners. Those of `trusted` ones are not counted: brokers and controllers come there."""
 
-    def __init__(self, frame_limit: int) -> None:
-        self.frame_limit = frame_limit
+    def __init__(self, settings: Settings, trusted: Collection[str] = ()) -> None:
+        self.settings = settings
+        self._trusted = trusted
         self.scratch = bytearray(SCRATCH_SIZE)
         self.connections: dict[Connection, None] = {}  # in order of arrival
         self.on_answer: Callable[[Look], None] | None = None  # told of every small reply, and where the next request may come
 
     def factory(self, listener: str, dispatch: Dispatch) -> Callable[[], Connection]:
         return lambda: Connection(self, listener, dispatch)
+
+    def excess(self, connection: Connection) -> str:
+        """Why one more connection is too many, if it is. Counted anew, because mostly there is no limit."""
+        if connection.listener in self._trusted:
+            return ""
+        most, most_of_one = self.settings["max.connections"], self.settings["max.connections.per.ip"]
+        if most == most_of_one == INT_MAX:
+            return ""
+        addresses = [other.address for other in self.connections if other.listener not in self._trusted]
+        if len(addresses) >= most:
+            return f"there are {len(addresses)} connections, and max.connections is {most}"
+        if addresses.count(connection.address) >= most_of_one:
+            return (
+                f"its address has {addresses.count(connection.address)} connections, and max.connections.per.ip is {most_of_one}"
+            )
+        return ""
+
+    def close_silent(self, now_ms: float) -> None:
+        limit_ms = self.settings["connections.max.idle.ms"]
+        for connection in list(self.connections) if limit_ms >= 0 else ():
+            connection.close_if_silent(now_ms, limit_ms)
 
     def close(self) -> None:
         for connection in list(self.connections):
