@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from ottla.broker.dispatch import RequestContext
 from ottla.protocol.apis import Operation, Resource
+
+if TYPE_CHECKING:
+    from ottla.broker.dispatch import RequestContext
 
 _TOPIC_OPERATIONS = (
     Operation.READ,
@@ -39,9 +42,12 @@ def is_allowed(context: RequestContext, operation: Operation, resource: Resource
     return True
 
 
-def throttle_time_ms(context: RequestContext) -> int:
-    """How long the sender should wait before its next request."""
-    return 0
+def throttle_time_ms(context: RequestContext) -> int | None:
+    """How long the sender should wait before its next request; None for whom nothing limits, and who may be answered the short way.
+
+    The dispatcher asks this for every answer that is a message, and once for all requests of a connection that begin alike, whether
+    they may take a shortcut: who sets a limit for somebody must clear the `routes` of his connections."""
+    return None
 
 
 def topic_operations(context: RequestContext, topic: str | None) -> int:

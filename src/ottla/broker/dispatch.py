@@ -16,6 +16,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ottla.broker.access import throttle_time_ms
 from ottla.broker.purgatory import Parked
 from ottla.broker.refusals import refusal
 from ottla.broker.server import Answer, Connection, Exchange, Later
@@ -53,6 +54,7 @@ class RequestContext:
 Handler = Callable[[Any, RequestContext], Any]
 # Serves a frame, whose body begins at a position, under a correlation id without making a message of it; None: serve it as any other.
 Shortcut = Callable[[bytearray, int, int, RequestContext], Answer | Exchange]
+Throttle = Callable[[RequestContext], int | None]  # `access.throttle_time_ms`
 F = TypeVar("F", bound=Handler)
 
 
@@ -84,12 +86,12 @@ class Route:
 
     __slots__ = ("context", "handler", "head", "lets_next_start", "position", "read", "shortcut", "version")
 
-    def __init__(self, served: Served, context: RequestContext, read: Reader, head: bytes) -> None:
+    def __init__(self, served: Served, context: RequestContext, read: Reader, head: bytes, *, may_be_short: bool) -> None:
         self.context = context
         self.version = context.version
         self.handler = served.handler
         self.lets_next_start = served.lets_next_start
-        self.shortcut = served.shortcut
+        self.shortcut = served.shortcut if may_be_short else None
         self.read = read
         self.head = head
         self.position = _KIND_AND_ID_SIZE + len(head)
@@ -120,8 +122,9 @@ def served_by(role: str) -> dict[int, Served]:
 class Dispatcher:
     """Serves the requests of one listener, which has one role."""
 
-    def __init__(self, node: Node, role: str) -> None:
+    def __init__(self, node: Node, role: str, throttle: Throttle = throttle_time_ms) -> None:
         self._node = node
+        self._throttle = throttle
         self._served = served_by(role)
 
     def __call__(self, connection: Connection, frame: bytearray) -> Answer | Exchange:
@@ -157,7 +160,8 @@ class Dispatcher:
         read, has_tags = served.reader(head.api_version)
         position = skip_tags(frame, head.position) if has_tags else head.position
         context = RequestContext(self._node, connection, served.api, head.api_version, head.client_id)
-        return Route(served, context, read, bytes(frame[_KIND_AND_ID_SIZE:position]))
+        may_be_short = self._throttle(context) is None
+        return Route(served, context, read, bytes(frame[_KIND_AND_ID_SIZE:position]), may_be_short=may_be_short)
 
     def _short(self, route: Route, shortcut: Shortcut, frame: bytearray, correlation_id: int) -> Answer | Exchange:
         try:
@@ -178,8 +182,8 @@ class Dispatcher:
         if response is None:
             return None
         if isinstance(response, Message):
-            return response_frame(response, route.version, correlation_id)
-        later = _Later(request, context, correlation_id)
+            return self._frame(response, context, correlation_id)
+        later = _Later(request, context, correlation_id, self._frame)
         lets_next_start = route.lets_next_start
         if isinstance(response, Parked):
             response.deliver_to(later.deliver)
@@ -192,22 +196,35 @@ class Dispatcher:
         later.abandon = response.cancel
         return Exchange(None, later, lets_next_start)
 
+    def _frame(self, response: Message, context: RequestContext, correlation_id: int) -> Answer:
+        throttle_ms = self._throttle(context)
+        if throttle_ms and hasattr(response, "throttle_time_ms"):
+            response.throttle_time_ms = throttle_ms
+        return response_frame(response, context.version, correlation_id)
+
     def _unknown_api_versions(self, connection: Connection, head: RequestHead) -> Answer:
         """A client newer than us is told, in the form every client reads, what to come back with (KIP-511)."""
         served = self._served[API_VERSIONS_KEY]
         context = RequestContext(self._node, connection, served.api, 0, head.client_id)
         response = served.handler(served.api.request(), context)
         response.error_code = ErrorCode.UNSUPPORTED_VERSION
-        return response_frame(response, 0, head.correlation_id)
+        return self._frame(response, context, head.correlation_id)
 
 
 class _Later(Later):
     """Turns the response of a handler that had to wait into the answer of a connection."""
 
-    __slots__ = ("_context", "_correlation_id", "_request")
+    __slots__ = ("_context", "_correlation_id", "_frame", "_request")
 
-    def __init__(self, request: Message, context: RequestContext, correlation_id: int) -> None:
+    def __init__(
+        self,
+        request: Message,
+        context: RequestContext,
+        correlation_id: int,
+        frame: Callable[[Message, RequestContext, int], Answer],
+    ) -> None:
         super().__init__()
+        self._frame = frame
         self._request = request
         self._context = context
         self._correlation_id = correlation_id
@@ -225,7 +242,7 @@ class _Later(Later):
             return
         try:
             reply = response if failure is None else self._refusal(failure)
-            answer = None if reply is None else response_frame(reply, self._context.version, self._correlation_id)
+            answer = None if reply is None else self._frame(reply, self._context, self._correlation_id)
         except ProtocolError as error:
             self.give(None, error)
             return
