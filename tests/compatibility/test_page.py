@@ -52,6 +52,8 @@ CLUSTER = (
     "list differs from that of the quorum's leader.",
     "A metadata log that cannot be written stands still until it can be, and the node with it; one that cannot be synced ends the node.",
     "A leader that is named again in a later epoch counts nothing that it knew of its followers before.",
+    "`ListOffsets` by time unpacks no batch to more than the topic's `max.message.bytes`, and few for one answer: beyond that it names "
+    "where the batch begins (for the largest time, where it ends), where Kafka unpacks whatever there is.",
     "The last of several nodes that stop together does not wait for a controller that can no longer be.",
 )
 
