@@ -23,10 +23,11 @@ def environment(bootstrap: str | None = None) -> dict[str, str]:
 
 
 def ottla(
-    *arguments: str, stdin: str = "", bootstrap: str | None = None, limit_s: float = LIMIT_S
+    *arguments: str, stdin: str = "", bootstrap: str | None = None, limit_s: float = LIMIT_S, before: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
+    """`before`: a program, with its arguments, that prepares the surroundings and then becomes the command."""
     return subprocess.run(
-        [sys.executable, "-m", "ottla", *arguments],
+        [*before, sys.executable, "-m", "ottla", *arguments],
         input=stdin,
         capture_output=True,
         text=True,
@@ -36,10 +37,8 @@ def ottla(
     )
 
 
-@contextmanager
-def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A command that serves: the process, and the bootstrap it printed. It is killed in the end if it still runs."""
-    process = subprocess.Popen(
+def start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [sys.executable, "-m", "ottla", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -47,6 +46,12 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         text=True,
         env=environment(),
     )
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A command that serves: the process, and the bootstrap it printed. It is killed in the end if it still runs."""
+    process = start(*arguments)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

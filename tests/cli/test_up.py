@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import socket
+import subprocess
+import sys
+from functools import cache
 from pathlib import Path
 
 import psutil
 import pytest
 
 from ottla.embedded.properties import free_ports
-from tests.cli.processes import LIMIT_S, ottla, running
+from tests.cli.processes import LIMIT_S, ottla, running, start
+from tests.compatibility.wire import wait_until
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -89,12 +94,62 @@ def test_settings_act(tmp_path: Path) -> None:
         assert "5 partitions" in ottla("topics", "create", "orders", bootstrap=bootstrap).stdout
 
 
-def test_a_read_only_folder_is_one_sentence(tmp_path: Path) -> None:
+def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """One sentence that says what and why, and 1."""
+    assert done.returncode == 1, done
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert done.stderr.startswith("ottla: ")
+    for word in words:
+        assert word in done.stderr
+
+
+def test_a_file_in_place_of_the_folder_is_one_sentence(tmp_path: Path) -> None:
     file = tmp_path / "taken"
     file.write_text("a file, where a folder should be")
-    done = ottla("up", "--port", "0", "--data", str(file))
-    assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1
+    assert_refused(ottla("up", "--port", "0", "--data", str(file)), str(file))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prlimit")
+@pytest.mark.parametrize("formatted", [False, True])
+@pytest.mark.parametrize("size", [0, 10, 400])
+def test_a_disk_that_takes_no_more_is_one_sentence(tmp_path: Path, formatted: bool, size: int) -> None:
+    """The limit on the size of a file stands in for a full disk."""
+    if formatted:
+        with running("up", "--port", "0", "--data", str(tmp_path)):
+            pass
+    done = ottla("up", "--port", "0", "--data", str(tmp_path), before=("prlimit", f"--fsize={size}"))
+    assert_refused(done, str(tmp_path / "node-1"), "File too large")
+    with running("up", "--port", "0", "--data", str(tmp_path)) as (_, bootstrap):
+        assert ottla("topics", "create", "orders", bootstrap=bootstrap).returncode == 0
+
+
+@cache
+def may_mount() -> bool:
+    """In a namespace of its own a process may mount, unless the machine forbids that to its users."""
+    return subprocess.run(["unshare", "-Urm", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True).returncode == 0
+
+
+def mounted(script: str) -> tuple[str, ...]:
+    """A command's beginning: in a mount namespace of its own, after what the script mounts."""
+    return ("unshare", "-Urm", "sh", "-ec", f'{script}; exec "$@"', "sh")
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not may_mount(), reason="needs a mount namespace")
+def test_a_read_only_folder_is_one_sentence(tmp_path: Path) -> None:
+    """Even root, to whom the mode of a folder means nothing, cannot write to a disk that is mounted so."""
+    read_only = mounted(f"mount --bind {tmp_path} {tmp_path}; mount -o remount,bind,ro {tmp_path}")
+    assert_refused(ottla("up", "--port", "0", "--data", str(tmp_path), before=read_only), str(tmp_path), "Read-only")
+    with running("up", "--port", "0", "--data", str(tmp_path)):
+        pass
+    assert_refused(ottla("up", "--port", "0", "--data", str(tmp_path), before=read_only), str(tmp_path), "Read-only")
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not may_mount(), reason="needs a mount namespace")
+@pytest.mark.parametrize("pages", range(1, 6))
+def test_a_small_disk_is_one_sentence_wherever_it_ends(tmp_path: Path, pages: int) -> None:
+    small = mounted(f"mount -t tmpfs -o size={pages * resource.getpagesize()} none {tmp_path}")
+    assert_refused(ottla("up", "--port", "0", "--data", str(tmp_path), before=small), str(tmp_path / "node-1"), "No space left")
 
 
 def properties(tmp_path: Path, **more: str) -> Path:
@@ -134,6 +189,29 @@ def test_a_node_from_a_properties_file_is_formatted_and_served(tmp_path: Path) -
         features = json.loads(ottla("cluster", "features", "--json", bootstrap=bootstrap).stdout)
         levels = {row["feature"]: row["finalized"] for row in features}
         assert (levels["transaction.version"], levels["group.version"]) == (1, 1)
+
+
+def test_a_node_that_waits_for_its_quorum_can_be_stopped(tmp_path: Path) -> None:
+    own, other, third = free_ports(3)
+    voters = f"7@127.0.0.1:{own},8@127.0.0.1:{other},9@127.0.0.1:{third}"
+    listeners = f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{own}"
+    file = properties(tmp_path, **{"controller.quorum.voters": voters, "listeners": listeners})
+    cluster_id = ottla("storage", "random-uuid").stdout.strip()
+    assert ottla("storage", "format", str(file), "--cluster-id", cluster_id).returncode == 0
+    process = start("server", str(file))
+    try:
+        wait_until("its controller listens", lambda: takes_connections(own), alive=lambda: process.poll() is None)
+        process.terminate()
+        assert process.communicate(timeout=LIMIT_S) == ("", "")
+        assert process.returncode == 0
+        assert not (tmp_path / "data" / "node.pid").exists()
+    finally:
+        process.kill()
+
+
+def takes_connections(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.parametrize("line", ["listeners=nonsense", "node.id=x"])

@@ -15,14 +15,17 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ottla.broker.handlers.offsets import MAX_TIMESTAMP
 from ottla.model.errors import ErrorCode
 from ottla.protocol.apis import APIS
 from ottla.protocol.codec import decode
 from ottla.protocol.framing import request_frame
 from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.messages.offsets import ListOffsetsRequest
 from ottla.protocol.messages.versions import ApiVersionsResponse
 from ottla.records.builder import assemble, attributes_of
 from ottla.records.compression import GZIP, LZ4, SNAPPY, ZSTD, compress
+from ottla.records.varint import varint
 from tests.compatibility.load import create_topic, produce_request, read_all
 from tests.compatibility.node import OttlaNode
 from tests.compatibility.wire import Closed, Wire, ask, serves, wait_until
@@ -42,6 +45,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaNode]:
 def resident(node: OttlaNode) -> int:
     process = psutil.Process(node.pid)
     return int(sum(each.memory_info().rss for each in [process, *process.children(recursive=True)]))
+
+
+def peak(node: OttlaNode) -> int:
+    """The most that the broker's process has ever held."""
+    [line] = [line for line in Path(f"/proc/{node.pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024
 
 
 def sends(node: OttlaNode, data: bytes) -> bytes:
@@ -142,11 +151,14 @@ def test_a_thousand_idle_connections_cost_less_than_50_mb(node: OttlaNode) -> No
 
 def _bomb(codec: int, size: int) -> bytes:
     """A batch of one record whose value is `size` zeros, a few kilobytes on the wire."""
+    value = varint(size)
+    start = varint(5 + len(value) + size) + bytes(3) + varint(-1) + value
     if codec == GZIP:  # without holding it whole
         packer = zlib.compressobj(9, zlib.DEFLATED, 31)
-        data = b"".join(packer.compress(bytes(MB)) for _ in range(size // MB)) + packer.flush()
+        data = packer.compress(start) + b"".join(packer.compress(bytes(MB)) for _ in range(size // MB))
+        data += packer.compress(b"\0") + packer.flush()
     else:
-        data = compress(codec, bytes(size))
+        data = compress(codec, start + bytes(size) + b"\0")
     return assemble(data, record_count=1, last_offset_delta=0, base_timestamp=1, max_timestamp=1, attributes=attributes_of(codec))
 
 
@@ -163,6 +175,26 @@ def test_a_decompression_bomb_is_refused_where_it_must_be_unpacked(node: OttlaNo
     assert ErrorCode(code) in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD, ErrorCode.MESSAGE_TOO_LARGE)
     assert resident(node) - before < 60 * MB
     assert read_all(node.address, topic, 0) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs the peak of the resident size")
+@pytest.mark.parametrize("codec", [GZIP, ZSTD, LZ4, SNAPPY])
+def test_a_decompression_bomb_is_not_unpacked_to_look_up_a_time(tmp_path: Path, codec: int) -> None:
+    """Where nothing else must be unpacked it is taken as it came, and the lookup answers from what its header says."""
+    with OttlaNode(tmp_path) as node:
+        create_topic(node.address, "bombs")
+        request = produce_request("bombs", 0, (b"x",))
+        for _ in range(3):
+            request.topic_data[0].partition_data[0].records = _bomb(codec, 100 * MB if codec != SNAPPY else 12 * MB)
+            assert ask(node.address, request, 8).responses[0].partition_responses[0].error_code == ErrorCode.NONE
+        before = peak(node)
+        for timestamp, expected in ((0, (1, 0)), (1, (1, 0)), (MAX_TIMESTAMP, (1, 0)), (2, (-1, -1))):
+            row = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+            topics = [ListOffsetsRequest.ListOffsetsTopic(name="bombs", partitions=[row])]
+            answer = ask(node.address, ListOffsetsRequest(replica_id=-1, topics=topics), 7).topics[0].partitions[0]
+            assert (answer.error_code, answer.timestamp, answer.offset) == (ErrorCode.NONE, *expected)
+        assert peak(node) - before < 10 * MB
+        assert not node.tracebacks()
 
 
 def test_a_producer_without_answers_is_cut_off_at_its_first_mistake(node: OttlaNode) -> None:

@@ -50,8 +50,11 @@ CLUSTER = (
     "the log, as there.",
     "A controller does not start if `controller.quorum.voters` has its id at a port where it does not listen, nor any node whose "
     "list differs from that of the quorum's leader.",
-    "A metadata log that cannot be written stands still until it can be, and the node with it; one that cannot be synced ends the node.",
+    "A metadata log that cannot be written stands still until it can be, and the node with it; one that cannot be synced ends the node. "
+    "A node that is still starting gives up in either case and says why.",
     "A leader that is named again in a later epoch counts nothing that it knew of its followers before.",
+    "`ListOffsets` by time unpacks no batch to more than the topic's `max.message.bytes`, and few for one answer: beyond that it names "
+    "where the batch begins (for the largest time, where it ends), where Kafka unpacks whatever there is.",
     "The last of several nodes that stop together does not wait for a controller that can no longer be.",
     "A client's connection past `max.connections` is closed; Kafka leaves it unaccepted until another one ends.",
     "Settings that do nothing here are taken and shown all the same; `DescribeConfigs` says so where it is asked for documentation.",

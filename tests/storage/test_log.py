@@ -6,8 +6,11 @@ from ottla.host.disk import RealDisk
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import TopicPartition
 from ottla.records.batch import check_batches, read_header
+from ottla.records.builder import assemble, attributes_of
+from ottla.records.compression import ZSTD
 from ottla.storage.config import LogConfig
 from ottla.storage.log import Log
+from ottla.storage.timestamps import MAX_DECODED_BATCHES
 from tests.storage.memory_disk import MemoryDisk
 from tests.storage.scene import FOLDER, NOW, TOPIC_ID, append, batch, open_log, read_bytes, records_of, send, values_of
 
@@ -253,6 +256,42 @@ def test_time_finds_the_first_record_at_or_after_it() -> None:
         largest = candidate.max_timestamp_offset()
         assert largest is not None
         assert (largest.timestamp, largest.offset, largest.leader_epoch) == (91, 13, 0)
+
+
+def test_a_lookup_by_time_unpacks_no_more_than_the_topic_allows() -> None:
+    """What its limit forbids to unpack, the header of the batch answers for."""
+    log = open_log(MemoryDisk(), LogConfig(max_message_bytes=1000))
+    append(log, b"a", timestamp=NOW)
+    append(log, bytes(500), bytes(500), codec=ZSTD, timestamp=NOW + 10)  # it unpacks to more than 1000 bytes
+    append(log, bytes(900), codec=ZSTD, timestamp=NOW + 5)
+    for wanted, expected in ((NOW, (NOW, 0)), (NOW + 1, (NOW + 11, 1)), (NOW + 11, (NOW + 11, 1)), (NOW + 12, None)):
+        found = log.lookup_timestamp(wanted)
+        assert (found and (found.timestamp, found.offset)) == expected
+    largest = log.max_timestamp_offset()
+    assert largest is not None
+    assert (largest.timestamp, largest.offset) == (NOW + 11, 2), "the last offset of the batch"
+    log.advance_high_watermark(4)
+    log.delete_records(2)
+    within = log.lookup_timestamp(NOW + 1)
+    assert within is not None
+    assert within.offset == 2, "never below the log start"
+
+
+def test_a_lookup_by_time_believes_a_header_after_a_few_that_lied() -> None:
+    """Producers write the largest timestamp into a batch's header; a log full of wrong ones must not be unpacked whole."""
+    log = open_log(MemoryDisk())
+    one = batch(b"a", timestamp=NOW)
+    payload = bytes(one[61:])
+    for _ in range(100):
+        liar = assemble(
+            payload, record_count=1, last_offset_delta=0, base_timestamp=NOW, max_timestamp=NOW + 60, attributes=attributes_of(0)
+        )
+        send(log, bytearray(liar))
+    found = log.lookup_timestamp(NOW + 30)
+    assert found is not None
+    assert found.timestamp == NOW + 60
+    assert found.offset == MAX_DECODED_BATCHES
+    assert log.lookup_timestamp(NOW + 61) is None
 
 
 def test_the_high_watermark_stays_inside_the_log() -> None:

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ottla.model.errors import OttlaError
 from ottla.model.settings import BROKER_SETTINGS, GROUP_SETTINGS, TOPIC_SETTINGS, InvalidSetting, Setting, effective
 
 Voter = tuple[int, str, int]  # id, host, port
 
 
-class ConfigError(Exception):
+class ConfigError(OttlaError):
     """One clear sentence for the person who wrote the file."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import signal
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from ottla.broker.config import ConfigError, NodeConfig, parse_properties
+from ottla.broker.config import NodeConfig, parse_properties
 from ottla.broker.node import Node
 from ottla.host import World
 from ottla.host.attention import Attention
@@ -19,8 +20,7 @@ from ottla.host.disk import RealDisk
 from ottla.host.limits import process_id, raise_open_files
 from ottla.host.network import RealNetwork
 from ottla.host.workers import RealWorkers
-from ottla.model.errors import ApiError
-from ottla.storage.directory import StorageError
+from ottla.model.errors import ApiError, OttlaError
 
 YOUNG_OBJECTS = 20_000  # made between two looks for garbage; what requests make is nearly all freed without one
 PID_FILE = "node.pid"  # beside the logs, for as long as the node runs
@@ -41,15 +41,16 @@ def run_loop(main: Coroutine[Any, Any, int]) -> int:
 
 
 async def serve(properties: Mapping[str, str], ready: Callable[[Node], None]) -> int:
-    """Run a node until SIGTERM or SIGINT. A failure to start is one sentence on standard error and 1."""
+    """Run a node until SIGTERM or SIGINT, which may come while it starts. A failure to start is one sentence on standard error and 1."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, stopping.set)
     try:
         node = Node(real_world(), NodeConfig.from_properties(properties))
-        await node.start()
-    except (ConfigError, StorageError, OSError, ApiError) as error:
+        if not await _started(node, stopping):
+            return 0
+    except (OttlaError, OSError) as error:
         sys.stderr.write(f"ottla: {explain(error)}\n")
         return 1
     # What lives from here on lives until the end: looking at it again and again would only cost pauses.
@@ -58,13 +59,36 @@ async def serve(properties: Mapping[str, str], ready: Callable[[Node], None]) ->
     gc.set_threshold(YOUNG_OBJECTS)
     node.server.on_answer = Attention().answered
     node.follower_attention = Attention()
-    pid_file = f"{node.config.directory}/{PID_FILE}"
-    node.world.disk.replace(pid_file, f"{process_id()}\n".encode(), sync=False)
     node.on_failure = stopping.set
     ready(node)
     await stopping.wait()
-    node.world.disk.remove(pid_file)
+    node.world.disk.remove(_pid_file(node))
     return await end(node)
+
+
+async def _started(node: Node, stopping: asyncio.Event) -> bool:
+    """False when it was told to stop before it served: a node may wait for its quorum for ever."""
+    pid_file = _pid_file(node)
+    node.world.disk.replace(pid_file, f"{process_id()}\n".encode(), sync=False)
+    starting = asyncio.ensure_future(node.start())
+    told = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+    if not starting.done():
+        starting.cancel()
+    try:
+        await starting
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            node.world.disk.remove(pid_file)
+        if isinstance(error, asyncio.CancelledError) and stopping.is_set():
+            return False
+        raise
+    return True
+
+
+def _pid_file(node: Node) -> str:
+    return f"{node.config.directory}/{PID_FILE}"
 
 
 async def end(node: Node) -> int:
@@ -85,6 +109,8 @@ async def end(node: Node) -> int:
 def explain(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno in (98, 48):
         return f"the port is already in use ({error.strerror or error}); choose another with --port or in listeners"
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
     return str(error)
 
 

@@ -68,11 +68,14 @@ class Node:
         self.follower_attention: Attention | None = None  # to followers that are copying, for whom a producer waits
         self.failure: str | None = None
         self.on_failure: Callable[[], None] = lambda: None  # called once, when the node cannot go on
+        self._starting: asyncio.Task[None] | None = None
+        self._refusal: BaseException | None = None  # why it did not start
 
     # Life ----------------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         now_ms = self.world.clock.wall_ms()
+        starting = self._starting = asyncio.current_task()
         try:
             await self._listen_for_controllers()
             await self.quorum.start()
@@ -82,9 +85,16 @@ class Node:
             await self._accept_clients()
             await self.lifecycle.start()
             self.housekeeping.start()
-        except BaseException:
+        except BaseException as error:
+            self._starting = None
+            refused = self._refusal if isinstance(error, asyncio.CancelledError) else None
+            self._refusal = refused or error
             await self.stop()
-            raise
+            if refused is None or starting is None:
+                raise
+            starting.uncancel()
+            raise refused from None
+        self._starting = None
         log.info("started node=%d cluster=%s listeners=%s", self.node_id, self.cluster_id, self.bound)
 
     def _load(self, now_ms: int) -> None:
@@ -145,10 +155,24 @@ class Node:
 
     def fail(self, reason: str) -> None:
         """Something happened after which the node can promise nothing more: whoever runs it must end it, as a crash would."""
+        if self._starting is not None:
+            self.disk_refuses("node fails", ApiError(ErrorCode.KAFKA_STORAGE_ERROR, reason))
+            return
         log.critical("node fails node=%d reason=%s", self.node_id, reason)
         if self.failure is None:
             self.failure = reason
             self.on_failure()
+
+    def disk_refuses(self, what: str, error: Exception) -> None:
+        """A write failed, for want of space perhaps. A node that serves waits until it succeeds. One that is starting gives up and
+        says why, wherever in its start it stands: what it waits for would never come, and nobody would learn of the reason."""
+        if self._refusal is not None:
+            return  # the start has failed, and that is what will be said
+        if self._starting is None:
+            log.error("%s node=%d error=%s", what, self.node_id, error)
+        else:
+            self._refusal = error
+            self._starting.cancel()
 
     async def _drain(self) -> None:
         """Long polls would go on for as long as they like: those are cut."""

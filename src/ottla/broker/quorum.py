@@ -174,7 +174,7 @@ class Quorum:
         try:
             self._log.close()
         except (OSError, ApiError) as error:
-            log.error("metadata log not closed cleanly node=%d error=%s", self._node.node_id, error)
+            self._node.disk_refuses("metadata log not closed cleanly", error)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -234,7 +234,7 @@ class Quorum:
         try:
             appended = self._write(effects)
         except (OSError, ApiError) as error:
-            log.error("metadata cannot be written node=%d error=%s", self._node.node_id, error)
+            self._node.disk_refuses("metadata cannot be written", error)
             self._set_timer(None)
             self._timer = asyncio.get_running_loop().call_later(STAND_STILL_MS / 1000, self._run, effects)
             return False
@@ -303,7 +303,7 @@ class Quorum:
                 self._node.fail(f"the metadata log could not be synced: {error}")
                 return
             except ApiError as error:  # a full disk
-                log.error("metadata cannot be flushed node=%d error=%s", self._node.node_id, error)
+                self._node.disk_refuses("metadata cannot be flushed", error)
                 self._flush_wanted.set()
                 await asyncio.sleep(STAND_STILL_MS / 1000)
                 continue
@@ -386,8 +386,11 @@ class Quorum:
         offset = self._committed_offset
         try:
             done = self._publish_up_to(offset)
+            if done:
+                self.high_watermark = offset
+                self._activate_if_due()
         except (OSError, ApiError) as error:
-            log.error("metadata cannot be carried out node=%d error=%s", self._node.node_id, error)
+            self._node.disk_refuses("metadata cannot be carried out", error)
             self._applying_again = asyncio.get_running_loop().call_later(STAND_STILL_MS / 1000, self._apply)
             return
         if not done:
@@ -396,9 +399,6 @@ class Quorum:
                 self._controller.committed(self._loader.offset + 1)
             self._applying_again = asyncio.get_running_loop().call_soon(self._apply)
             return
-        self.high_watermark = offset
-        if self._activate_at is not None and offset >= self._activate_at:
-            self._activate()
         if self._controller is not None:
             self._controller.committed(offset)
         self._moved.set()
@@ -473,17 +473,28 @@ class Quorum:
         self._activate_at = self._log.end_offset if leadership.is_self else None
         self._moved.set()
 
-    def _activate(self) -> None:
+    def _activate_if_due(self) -> None:
         """Everything that earlier leaders left is committed and in the image: the controller may decide."""
+        due = self._activate_at
+        if due is None or self.high_watermark < due:
+            return
         self._activate_at = None
-        self._controller = ActiveController(
-            self._node, self._loader.image, self.leader.epoch, self._append_records, lambda: self._log.end_offset
-        )
+        try:
+            self._controller = ActiveController(
+                self._node, self._loader.image, self.leader.epoch, self._append_records, lambda: self._log.end_offset
+            )
+        except (OSError, ApiError):
+            self._activate_at = due if self.leader.is_self else None
+            raise
 
     def _append_records(self, records: Sequence[MetadataRecord], metadata_version: int) -> int:
         if not self.leader.is_self:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
-        first = self._log.append(records, metadata_version, self.leader.epoch)
+        try:
+            first = self._log.append(records, metadata_version, self.leader.epoch)
+        except (OSError, ApiError) as error:
+            self._node.disk_refuses("metadata cannot be appended", error)
+            raise
         self._appended(())
         return first
 

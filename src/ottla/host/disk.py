@@ -194,14 +194,18 @@ class RealDisk:
 
     def replace(self, path: str, content: bytes, *, sync: bool = True) -> None:
         temporary = path + ".tmp"
-        with open(temporary, "wb") as file:
-            file.write(content)
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                if sync:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(temporary, path)
             if sync:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-        if sync:
-            self.sync_directory(os.path.dirname(path) or ".")
+                self.sync_directory(os.path.dirname(path) or ".")
+        except OSError as error:
+            error.filename = error.filename or path  # a write that fails does not say where
+            raise
 
     def lock(self, path: str) -> DirectoryLock:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

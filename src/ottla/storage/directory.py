@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from ottla.host.disk import DirectoryLock, Disk
-from ottla.model.errors import ApiError
+from ottla.model.errors import ApiError, OttlaError
 from ottla.model.ids import METADATA_TOPIC, ZERO_UUID, TopicPartition, uuid_parse
 from ottla.storage import checkpoints
 from ottla.storage.config import LogConfig
@@ -34,7 +34,7 @@ _DELETE_FOLDER = re.compile(r".+\.[0-9a-f]{32}-delete")
 MAX_NAME = 255  # of a folder, on most file systems
 
 
-class StorageError(Exception):
+class StorageError(OttlaError):
     """The folder cannot be used: one clear sentence."""
 
 

@@ -270,12 +270,12 @@ class Log(LogState):
         return found
 
     def lookup_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first record with this timestamp or a later one."""
-        return timestamps.lookup(self._segments, timestamp, self.log_start_offset)
+        """The first record with this timestamp or a later one; not after it where finding it would unpack too much."""
+        return timestamps.lookup(self._segments, timestamp, self.log_start_offset, self.config.max_message_bytes)
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
-        """The (first) record with the largest timestamp."""
-        return timestamps.largest(self._segments, self.log_start_offset)
+        """The (first) record with the largest timestamp; the last of its batch where finding it would unpack too much."""
+        return timestamps.largest(self._segments, self.log_start_offset, self.config.max_message_bytes)
 
     # --- deleting
 
