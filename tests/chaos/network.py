@@ -22,6 +22,16 @@ CLIENTS = 254  # the end of the network where clients are
 NOBODY = "02:00:00:00:00:99"
 _INSIDE = "OTTLA_CHAOS_INSIDE"
 _PORT, _CONTROLLER_PORT = 9092, 9093
+_SILENT = 7
+_KNOCK = f"""
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], int(sys.argv[2])), 0.5)
+except TimeoutError:
+    sys.exit({_SILENT})
+except OSError:
+    pass
+"""
 
 
 def enter(module: str) -> bool:
@@ -76,13 +86,23 @@ class Network:
         return f"{_address(node)}:{_CONTROLLER_PORT}" if self.cuttable else f"127.0.0.1:{self._addresses[node][1]}"
 
     def command(self, node: int, command: Sequence[str]) -> list[str]:
-        """How to run something where a node is; the process is the node's own, not a wrapper's."""
-        return [*(["ip", "netns", "exec", f"n{node}"] if self.cuttable else []), *command]
+        """How to run something where a node is, or where clients are; the process is the node's own, not a wrapper's."""
+        return [*(["ip", "netns", "exec", f"n{node}"] if self.cuttable and node != CLIENTS else []), *command]
 
     def cut(self, sender: int, receiver: int) -> None:
         """Nothing that `sender` sends arrives at `receiver` any more."""
         self.cuts.add((sender, receiver))
         _run(f"ip {_place(sender)} neigh replace {_address(receiver)} lladdr {NOBODY} dev {_device(sender)} nud permanent")
+
+    def are_silent(self, cuts: Sequence[tuple[int, int]]) -> bool:
+        """Whether nothing comes of knocking at a node through any of these cuts: neither an answer nor a refusal."""
+        probes = [
+            subprocess.Popen(self.command(sender, [sys.executable, "-S", "-c", _KNOCK, _address(receiver), str(_PORT)]))
+            for sender, receiver in cuts
+            if receiver != CLIENTS  # nobody listens there
+        ]
+        ends = [probe.wait() for probe in probes]
+        return all(end == _SILENT for end in ends)
 
     def mend(self) -> None:
         for sender, receiver in sorted(self.cuts):

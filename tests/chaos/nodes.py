@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
 from ottla.embedded.formatting import format_node, new_id
 from ottla.embedded.properties import properties_text
 from tests.chaos.network import Network
@@ -77,6 +79,13 @@ class Nodes:
         self.paused.discard(node)
         self.processes[node].kill()
         self.processes[node].wait()
+
+    def was_killed(self, node: int) -> bool:
+        """By the signal that cannot be caught, not by a failure of its own."""
+        return self.processes[node].returncode == -signal.SIGKILL
+
+    def stands_still(self, node: int) -> bool:
+        return bool(psutil.Process(self.processes[node].pid).status() == psutil.STATUS_STOPPED)
 
     def pause(self, node: int) -> None:
         if self.alive(node):

@@ -4,7 +4,8 @@ What must hold in the end
 - every acknowledged record is read back, once, in order (tests/histories);
 - what any reader ever saw, a last reader sees too, at the same place: nothing that was visible vanishes;
 - the replicas of each partition are the same bytes;
-- after every fault each partition takes records again, and no node prints a traceback.
+- after every fault each partition takes records again, and no node prints a traceback;
+- what was done to the nodes was really done to them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.records.batch import headers
 from tests.chaos.clients import CLIENT, PARTITIONS, TOPIC, LibrdkafkaWriter, OwnWriter, Reader, Writer
-from tests.chaos.faults import Faults
+from tests.chaos.faults import LOOK_S, Fault, Faults
 from tests.chaos.network import Network
 from tests.chaos.nodes import Nodes
 from tests.compatibility.wire import wait_until
@@ -36,6 +37,7 @@ CALM_S = 1.0  # between two faults at least: each must find a cluster that works
 class Outcome:
     findings: list[str] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
+    happened: Counter[str] = field(default_factory=Counter)  # of each kind, how many had the effect they should have
     sends: int = 0
     acknowledged: int = 0
     seen: int = 0
@@ -43,8 +45,10 @@ class Outcome:
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{count} × {kind}" for kind, count in sorted(self.faults.items()))
+        seen = ", ".join(f"{kind} {count}" for kind, count in sorted(self.happened.items()))
         lines = [
             f"{sum(self.faults.values())} faults: {kinds}",
+            f"seen to happen: {seen}",
             f"{self.sends} sends, {self.acknowledged} acknowledged, {self.seen} values read back; "
             f"longest silence of a partition {self.longest_gap_s:.1f} s",
         ]
@@ -112,12 +116,22 @@ class Run:
             fault = self.faults.draw()
             self.say(f"{fault.name}, for {fault.seconds:.1f} s")
             self.outcome.faults[_kind(fault.name)] += 1
+            over = time.monotonic() + fault.seconds
             fault.begin()
-            time.sleep(fault.seconds)
+            self._look_at(fault)
+            time.sleep(max(0.0, over - time.monotonic()))
             fault.end()
             self._wait_for_progress()
             time.sleep(CALM_S)
         wait_until("all replicas in sync", self._in_sync, limit_s=RECOVERY_LIMIT_S)
+
+    def _look_at(self, fault: Fault) -> None:
+        if fault.seconds < LOOK_S:
+            return
+        if fault.happened():
+            self.outcome.happened[fault.kind] += 1
+        else:
+            self.outcome.findings.append(f"{fault.name}: it had no effect")
 
     def _wait_for_progress(self) -> None:
         """Every writer is acknowledged by every partition again."""

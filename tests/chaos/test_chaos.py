@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,3 +24,7 @@ def test_a_minute_of_kills_pauses_and_cuts_loses_nothing_that_was_acknowledged(t
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "nothing lost" in done.stdout
+    [seen] = re.findall(r"^seen to happen: (.*)$", done.stdout, re.MULTILINE)
+    happened = {kind: int(count) for kind, count in (each.split() for each in seen.split(", "))}
+    cuttable = "nothing is cut" not in done.stdout
+    assert set(happened) == ({"kill", "stop", "cut"} if cuttable else {"kill", "stop"}), seen

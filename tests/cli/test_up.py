@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 
@@ -230,6 +232,62 @@ def test_three_brokers_serve_and_stop_together(tmp_path: Path) -> None:
         process.terminate()
         assert process.wait(LIMIT_S) == 0
     assert all((tmp_path / f"node-{number}" / ".kafka_cleanshutdown").exists() for number in (1, 2, 3))
+
+
+def consecutive_ports(count: int) -> int:
+    """The first of so many ports in a row that are free."""
+    for first in free_ports(50):
+        with ExitStack() as stack, suppress(OSError):
+            for port in range(first, first + count):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
+    raise AssertionError(f"no {count} free ports in a row")
+
+
+def pid_in(folder: Path) -> int:
+    return int((folder / "node.pid").read_text())
+
+
+def listeners(pid: int) -> set[int]:
+    return {each.laddr.port for each in psutil.Process(pid).net_connections("tcp") if each.status == psutil.CONN_LISTEN}
+
+
+def test_brokers_are_on_the_port_given_and_those_that_follow_and_each_folder_names_its_process(tmp_path: Path) -> None:
+    first = consecutive_ports(3)
+    with running("up", "--port", str(first), "--brokers", "3", "--data", str(tmp_path)) as (process, bootstrap):
+        assert bootstrap == ",".join(f"127.0.0.1:{port}" for port in range(first, first + 3))
+        pids = [pid_in(tmp_path / f"node-{number}") for number in (1, 2, 3)]
+        assert sorted(pids) == sorted(child.pid for child in psutil.Process(process.pid).children())
+        for port, pid in enumerate(pids, first):
+            assert port in listeners(pid)
+        process.terminate()
+        assert process.wait(LIMIT_S) == 0
+    assert not list(tmp_path.rglob("node.pid"))
+
+
+def test_a_broker_that_dies_is_reported_and_the_others_serve_on(tmp_path: Path) -> None:
+    with running("up", "--port", "0", "--brokers", "3", "--data", str(tmp_path)) as (process, bootstrap):
+        assert ottla("topics", "create", "orders", "-p", "6", "-r", "3", bootstrap=bootstrap).returncode == 0
+        os.kill(pid_in(tmp_path / "node-2"), signal.SIGKILL)
+        values = [str(number) for number in range(60)]
+        done = ottla("produce", "orders", "--set", "acks=all", stdin="\n".join(values), bootstrap=bootstrap)
+        assert done.returncode == 0, done.stderr
+        read = ottla("consume", "orders", "--from", "earliest", "--max", str(len(values)), bootstrap=bootstrap)
+        assert sorted(read.stdout.split(), key=int) == values, read.stderr
+        assert process.poll() is None
+        process.terminate()
+        _, errors = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 0
+    assert [line for line in errors.splitlines() if line.startswith("ottla: ")] == ["ottla: node 2 ended; 2 of 3 nodes serve on"]
+
+
+def test_the_command_ends_with_its_last_broker(tmp_path: Path) -> None:
+    with running("up", "--port", "0", "--brokers", "2", "--data", str(tmp_path)) as (process, _):
+        for number in (2, 1):
+            os.kill(pid_in(tmp_path / f"node-{number}"), signal.SIGKILL)
+        _, errors = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 1
+    assert [line for line in errors.splitlines() if line.startswith("ottla: ")][-1].endswith("0 of 2 nodes serve on")
 
 
 def test_a_folder_of_one_broker_is_not_made_into_three(tmp_path: Path) -> None:

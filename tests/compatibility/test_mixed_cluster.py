@@ -11,12 +11,17 @@ import json
 import multiprocessing
 import threading
 import time
+from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ottla.model.errors import ErrorCode
+from ottla.protocol.messages.configs import IncrementalAlterConfigsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from ottla.records.batch import headers
 from tests.compatibility.kafka import run_tool
 from tests.compatibility.mixed import CONTROLLER_ID, MixedCluster
@@ -29,13 +34,17 @@ PARTITIONS = 3
 TOPIC = "mixed"
 COPY = "copy"
 COPY_LIMIT_S = 20.0  # of one call of its producer
+SEGMENT_BYTES = 1 << 20  # the least that Kafka allows
+DIGITS = 1000
 Line = tuple[int, int]  # partition and number
 
 
 class Load:
-    """An idempotent producer that writes numbers to each partition, and remembers which were acknowledged."""
+    """An idempotent producer that writes numbers, of so many digits at least, to each partition, and remembers which were acknowledged."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, topic: str = TOPIC, digits: int = 1) -> None:
+        self.topic = topic
+        self.digits = digits
         settings = {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
         self.producer = confluent_kafka.Producer(settings)
         self.acknowledged: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
@@ -60,7 +69,9 @@ class Load:
         while not self._stop.is_set():
             for partition in range(PARTITIONS):
                 try:
-                    self.producer.produce(TOPIC, str(number), partition=partition, on_delivery=self._delivered)
+                    self.producer.produce(
+                        self.topic, f"{number:0{self.digits}}", partition=partition, on_delivery=self._delivered
+                    )
                 except BufferError:
                     self.producer.poll(0.1)
             number += 1
@@ -164,10 +175,10 @@ def leaders(cluster: MixedCluster, topic: str = TOPIC) -> dict[int, tuple[int, l
     return {}
 
 
-def wait_in_sync(cluster: MixedCluster) -> None:
+def wait_in_sync(cluster: MixedCluster, topic: str = TOPIC) -> None:
     wait_until(
         "all replicas in sync",
-        lambda: (rows := leaders(cluster)) and all(isr == sorted(replicas) for _, replicas, isr in rows.values()),
+        lambda: (rows := leaders(cluster, topic)) and all(isr == sorted(replicas) for _, replicas, isr in rows.values()),
         limit_s=90,
     )
 
@@ -179,14 +190,14 @@ def create(cluster: MixedCluster, topic: str, replicas: list[int]) -> None:
         "--replica-assignment", assignment, "--config", "min.insync.replicas=2",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    wait_in_sync(cluster)
+    wait_in_sync(cluster, topic)
 
 
-def reassign(cluster: MixedCluster, replicas: list[list[int]]) -> None:
+def reassign(cluster: MixedCluster, replicas: list[list[int]], topic: str = TOPIC) -> None:
     """Also moves leadership: the first of the new replicas is then preferred."""
     plan = {
         "version": 1,
-        "partitions": [{"topic": TOPIC, "partition": index, "replicas": row} for index, row in enumerate(replicas)],
+        "partitions": [{"topic": topic, "partition": index, "replicas": row} for index, row in enumerate(replicas)],
     }
     path = cluster.folder / "plan.json"
     path.write_text(json.dumps(plan))
@@ -195,9 +206,9 @@ def reassign(cluster: MixedCluster, replicas: list[list[int]]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     wait_until(
         "the reassignment",
-        lambda: all(leaders(cluster)[index][1] == row for index, row in enumerate(replicas)),
+        lambda: (rows := leaders(cluster, topic)) and all(rows[index][1] == row for index, row in enumerate(replicas)),
     )
-    wait_in_sync(cluster)
+    wait_in_sync(cluster, topic)
 
 
 def elect_preferred(cluster: MixedCluster) -> None:
@@ -222,9 +233,9 @@ def read_with_librdkafka(cluster: MixedCluster, count: int, topic: str = TOPIC) 
     return lines
 
 
-def read_with_java(cluster: MixedCluster, count: int) -> list[Line]:
+def read_with_java(cluster: MixedCluster, count: int, topic: str = TOPIC) -> list[Line]:
     done = run_tool(
-        "ConsoleConsumer", "--bootstrap-server", cluster.bootstrap, "--topic", TOPIC, "--from-beginning",
+        "ConsoleConsumer", "--bootstrap-server", cluster.bootstrap, "--topic", topic, "--from-beginning",
         "--max-messages", str(count), "--timeout-ms", "30000", "--formatter-property", "print.partition=true",
     )  # fmt: skip
     rows = [line.split("\t") for line in done.stdout.splitlines() if line.startswith("Partition:")]
@@ -233,24 +244,19 @@ def read_with_java(cluster: MixedCluster, count: int) -> list[Line]:
 
 def judge(cluster: MixedCluster, load: Load) -> None:
     """Every acknowledged record once and in order, for both kinds of consumer; the same batches on every replica."""
-    wait_in_sync(cluster)
-    ends = {}
-    for partition in range(PARTITIONS):
-        with_end = cluster.partition_folder(cluster.broker_ids[0], TOPIC, partition)
-        assert with_end.is_dir() or cluster.broker_ids[0] not in leaders(cluster)[partition][1]
-        ends[partition] = len(load.acknowledged[partition])
-    total = sum(ends.values())
+    wait_in_sync(cluster, load.topic)
+    total = sum(len(numbers) for numbers in load.acknowledged.values())
     assert total > 1000
     for read in (read_with_librdkafka, read_with_java):
-        lines = read(cluster, total)
+        lines = read(cluster, total, load.topic)
         for partition in range(PARTITIONS):
             numbers = [number for owner, number in lines if owner == partition]
             assert len(numbers) == len(set(numbers)), f"{read.__name__}: a record of partition {partition} came twice"
             assert numbers == sorted(numbers), f"{read.__name__}: partition {partition} is out of order"
             missing = set(load.acknowledged[partition]) - set(numbers)
             assert not missing, f"{read.__name__}: {len(missing)} acknowledged records of partition {partition} are lost"
-    for partition, (_, replicas, _) in leaders(cluster).items():
-        copies = {node_id: batches(cluster.partition_folder(node_id, TOPIC, partition)) for node_id in replicas}
+    for partition, (_, replicas, _) in leaders(cluster, load.topic).items():
+        copies = {node_id: batches(cluster.partition_folder(node_id, load.topic, partition)) for node_id in replicas}
         first = next(iter(copies.values()))
         assert all(copy == first for copy in copies.values()), f"replicas of {partition} differ: {copies.keys()}"
 
@@ -279,12 +285,37 @@ def batches(folder: Path) -> list[bytes]:
     return found
 
 
-def dump(cluster: MixedCluster, node_id: int, partition: int) -> list[str]:
-    folder = cluster.partition_folder(node_id, TOPIC, partition)
-    files = ",".join(str(path) for path in sorted(folder.glob("*.log")))
-    done = run_tool("DumpLogSegments", "--deep-iteration", "--files", files)
+def dump(cluster: MixedCluster, node_id: int, topic: str) -> dict[str, list[str]]:
+    """What Kafka's own tool shows of a broker's copy: by folder, the batches, and the records of each."""
+    files = [
+        path for partition in range(PARTITIONS) for path in cluster.partition_folder(node_id, topic, partition).glob("*.log")
+    ]
+    done = run_tool("DumpLogSegments", "--deep-iteration", "--print-data-log", "--files", ",".join(map(str, sorted(files))))
     assert done.returncode == 0, done.stderr
-    return [line for line in done.stdout.splitlines() if line.startswith(("baseOffset", "|"))]
+    shown: dict[str, list[str]] = {}
+    for line in done.stdout.splitlines():
+        if line.startswith("Dumping "):
+            lines = shown.setdefault(Path(line.removeprefix("Dumping ")).parent.name, [])
+        elif line.startswith(("baseOffset", "|")):
+            lines.append(line)
+    return shown
+
+
+def judge_dumps(cluster: MixedCluster, topic: str) -> None:
+    """Every partition of every broker, batch by batch."""
+    first, *others = cluster.broker_ids
+    expected = dump(cluster, first, topic)
+    assert set(expected) == {f"{topic}-{partition}" for partition in range(PARTITIONS)}
+    for name, lines in expected.items():
+        shown = [line for line in lines if line.startswith("baseOffset")]
+        assert shown, f"broker {first} has nothing of {name}"
+        assert all("isvalid: true" in line for line in shown), name
+    for node_id in others:
+        found = dump(cluster, node_id, topic)
+        assert set(found) == set(expected)
+        for name, lines in found.items():
+            differing = next((pair for pair in zip_longest(expected[name], lines) if pair[0] != pair[1]), None)
+            assert differing is None, f"{name} on brokers {first} and {node_id}: {differing}"
 
 
 @pytest.mark.parametrize(("java_brokers", "ottla_brokers"), [(2, 1), (1, 2)], ids=["two Java, one ottla", "one Java, two ottla"])
@@ -313,14 +344,118 @@ def test_brokers_of_both_kinds_keep_every_acknowledged_record(tmp_path: Path, ja
             assert not load.errors, load.errors[:3]
             judge(cluster, load)
             judge_copy(cluster, copy)
-        shown = [dump(cluster, node_id, 0) for node_id in (cluster.java_ids[0], cluster.ottla_ids[0])]
-        assert shown[0] == shown[1]
+        for topic in (TOPIC, COPY):
+            judge_dumps(cluster, topic)
         assert_no_tracebacks(cluster)
 
 
 def assert_no_tracebacks(cluster: MixedCluster) -> None:
     for node_id in [*cluster.ottla_ids, *([CONTROLLER_ID] if cluster.ottla_controls else [])]:
         assert "Traceback" not in cluster.output(node_id), cluster.output(node_id)[-3000:]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedCluster]:
+    """One Java and two ottla brokers under a Java controller."""
+    with MixedCluster(tmp_path_factory.mktemp("mixed"), java_brokers=1, ottla_brokers=2) as running:
+        yield running
+        assert_no_tracebacks(running)
+
+
+def make(wire: Wire, name: str, placed: list[list[int]], version: int = 7) -> Any:
+    """The controller's answer about one new topic, by way of whichever broker the wire goes to."""
+    row = CreateTopicsRequest.CreatableTopic
+    assignments = [row.CreatableReplicaAssignment(partition_index=index, broker_ids=ids) for index, ids in enumerate(placed)]
+    configs = [row.CreatableTopicConfig(name="segment.bytes", value=str(SEGMENT_BYTES))]
+    topic = row(name=name, num_partitions=-1, replication_factor=-1, assignments=assignments, configs=configs)
+    [answer] = wire.ask(CreateTopicsRequest(topics=[topic], timeout_ms=30_000), version).topics
+    return answer
+
+
+def test_what_java_controllers_decide_may_be_asked_of_an_ottla_broker(cluster: MixedCluster) -> None:
+    asked_of, [java_id] = cluster.ottla_ids[0], cluster.java_ids
+    with Wire(("127.0.0.1", cluster.ports[asked_of])) as wire:
+        for version in CreateTopicsRequest.VERSIONS:
+            assert make(wire, f"asked-{version}", [cluster.broker_ids], version).error_code == ErrorCode.NONE
+        refused = make(wire, "asked-7", [cluster.broker_ids])
+        assert (refused.error_code, refused.error_message) == (
+            ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 'asked-7' already exists.",
+        )  # fmt: skip
+        wider = CreatePartitionsRequest.CreatePartitionsTopic(name="asked-7", count=2, assignments=None)
+        [answer] = wire.ask(CreatePartitionsRequest(topics=[wider], timeout_ms=30_000), 3).results
+        assert answer.error_code == ErrorCode.NONE
+        resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+        change = resource.AlterableConfig(name="retention.ms", config_operation=0, value="86400000")
+        altered = resource(resource_type=2, resource_name="asked-7", configs=[change])
+        [answer] = wire.ask(IncrementalAlterConfigsRequest(resources=[altered]), 1).responses
+        assert answer.error_code == ErrorCode.NONE
+        gone = DeleteTopicsRequest.DeleteTopicState(name="asked-6")
+        [answer] = wire.ask(DeleteTopicsRequest(topics=[gone], timeout_ms=30_000), 6).responses
+        assert answer.error_code == ErrorCode.NONE
+    java_only = cluster.bootstrap_of(java_id)
+
+    def told() -> bool:
+        """The Java broker knows of all of it."""
+        shown = run_tool("TopicCommand", "--bootstrap-server", java_only, "--describe").stdout
+        rows = [line for line in shown.splitlines() if line.startswith("Topic: asked-")]
+        kept = [f"Topic: asked-{version}" for version in CreateTopicsRequest.VERSIONS if version != 6]
+        return (
+            [row.split("\t")[0] for row in rows] == kept
+            and "PartitionCount: 2" in rows[-1]
+            and "retention.ms=86400000" in rows[-1]
+        )
+
+    wait_until("the Java broker knowing what was asked of ottla", told)
+
+
+def test_the_only_replica_of_each_partition_moves_between_kinds_under_load(cluster: MixedCluster) -> None:
+    """The data itself goes over, several segments of it, and the broker it left keeps none."""
+    topic, [java_id], ottla_id = "moving", cluster.java_ids, cluster.ottla_ids[0]
+    with Wire(("127.0.0.1", cluster.ports[ottla_id])) as wire:
+        assert make(wire, topic, [[java_id]] * PARTITIONS).error_code == ErrorCode.NONE
+    wait_in_sync(cluster, topic)
+    with Load(cluster.bootstrap, topic, digits=DIGITS) as load:
+        for source, target in ((java_id, ottla_id), (ottla_id, java_id)):
+            load.wait_for_more(2 * SEGMENT_BYTES // DIGITS)
+            left, taken = (
+                [cluster.partition_folder(node_id, topic, index) for index in range(PARTITIONS)] for node_id in (source, target)
+            )
+            before = [batches(folder) for folder in left]
+            reassign(cluster, [[target]] * PARTITIONS, topic)
+            for index, folder in enumerate(taken):
+                assert len(list(folder.glob("*.log"))) > 1
+                assert batches(folder)[: len(before[index])] == before[index]
+            wait_until(f"nothing being left on broker {source}", lambda left=left: not any(folder.exists() for folder in left))
+            assert {leader for leader, _, _ in leaders(cluster, topic).values()} == {target}
+            load.wait_for_more()
+    assert not load.errors, load.errors[:3]
+    judge(cluster, load)
+
+
+def test_the_java_controller_is_killed_under_load_and_decides_again_when_it_is_back(cluster: MixedCluster) -> None:
+    topic, ids = "uncontrolled", cluster.broker_ids
+    create(cluster, topic, ids)
+    with Load(cluster.bootstrap, topic) as load:
+        load.wait_for_more()
+        cluster.kill(CONTROLLER_ID)
+        load.wait_for_more(500)  # the brokers serve on
+        cluster.start_node(CONTROLLER_ID)
+        reassign(cluster, [ids[shift:] + ids[:shift] for shift in (1, 2, 0)], topic)
+        for node_id in (cluster.ottla_ids[0], cluster.java_ids[0]):  # it sees who is gone, of either kind
+            cluster.kill(node_id)
+            wait_until(
+                f"broker {node_id} being out",
+                lambda node_id=node_id: (
+                    (rows := leaders(cluster, topic)) and all(node_id not in isr for _, _, isr in rows.values())
+                ),
+            )
+            load.wait_for_more()
+            cluster.start_node(node_id)
+            cluster.wait_serving(node_id)
+            wait_in_sync(cluster, topic)
+    assert not load.errors, load.errors[:3]
+    judge(cluster, load)
+    judge_dumps(cluster, topic)
 
 
 def test_java_brokers_serve_under_a_controller_of_ottlas(tmp_path: Path) -> None:

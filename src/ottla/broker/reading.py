@@ -97,6 +97,7 @@ class Reading:
                     return data
                 data.preferred_read_replica = self._closest(replica, wanted)
                 if data.preferred_read_replica >= 0:
+                    _tell_bounds(data, replica.log)
                     return data
             self._fill(data, replica, wanted, min(max_bytes, wanted.max_bytes), first)
         except ApiError as error:
@@ -147,8 +148,7 @@ class Reading:
         if end is None:
             return False
         data.diverging_epoch = PartitionData.EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
-        data.high_watermark, data.log_start_offset = log.high_watermark, log.log_start_offset
-        data.last_stable_offset, data.aborted_transactions = log.last_stable_offset, None
+        _tell_bounds(data, log)
         return True
 
     def _closest(self, replica: Replica, wanted: Wanted) -> int:
@@ -163,11 +163,8 @@ class Reading:
         if self.follower < 0 and replica.leader is None and wanted.offset > log.high_watermark:
             raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)  # the leader has committed what has not reached us yet
         found = log.read(wanted.offset, max_bytes, self.upper(log), first)
-        data.high_watermark = log.high_watermark
-        data.last_stable_offset = log.last_stable_offset
-        data.log_start_offset = log.log_start_offset
+        _tell_bounds(data, log)
         data.records = part(found)
-        data.aborted_transactions = None
         if self._committed_only:
             data.aborted_transactions = [
                 PartitionData.AbortedTransaction(producer_id=row.producer_id, first_offset=row.first_offset)
@@ -194,6 +191,11 @@ class Reading:
                 FetchResponse.NodeEndpoint(node_id=node_id, host=endpoint.host, port=endpoint.port, rack=rack)
                 for node_id, endpoint, rack in node.endpoints(self._listener, leaders)
             ]
+
+
+def _tell_bounds(data: PartitionData, log: Log) -> None:
+    data.high_watermark, data.log_start_offset = log.high_watermark, log.log_start_offset
+    data.last_stable_offset, data.aborted_transactions = log.last_stable_offset, None
 
 
 def part(found: LogSlice) -> Any:

@@ -117,7 +117,7 @@ def list_topics(internal: bool, as_json: bool, bootstrap: str) -> None:
 def describe(
     names: tuple[str, ...], internal: bool, under_replicated: bool, unavailable: bool, as_json: bool, bootstrap: str
 ) -> None:
-    """Show the partitions of topics: leader, replicas, in-sync set. All topics if no NAMES are given."""
+    """Show the partitions of topics: leader, replicas, in-sync set, and which replicas are offline. All topics if no NAMES are given."""
 
     async def work() -> tuple[dict[str, TopicDescription], dict[str, dict[str, str]]]:
         async with admin(bootstrap) as client:
@@ -134,7 +134,7 @@ def describe(
     if as_json:
         show([], [_topic_row(topic, settings[name], wanted) for name, topic in sorted(topics.items())], True)
         return
-    columns = ["topic", "partition", "leader", "leader_epoch", "replicas", "in_sync"]
+    columns = ["topic", "partition", "leader", "leader_epoch", "replicas", "in_sync", "offline"]
     rows = [_partition_row(part) for _, topic in sorted(topics.items()) for part in topic.partitions if wanted(part)]
     if on_terminal():
         for name, own in sorted(settings.items()):

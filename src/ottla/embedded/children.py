@@ -1,7 +1,9 @@
 """Nodes as child processes, one for each core they may use: `ottla up --brokers 3`.
 
 The parent writes each node's properties file beside its data, starts `ottla server` on it, waits until all are ready, and passes
-on the signal that ends it. A child that dies by itself ends the whole: a cluster that is silently smaller helps nobody.
+on the signal that ends it. Until all are ready, a child that ends is the end of the whole. From then on it is reported, because a
+cluster that is silently smaller helps nobody, and the others serve on, because that is what they are for; when none is left, so
+is the parent's work.
 """
 
 from __future__ import annotations
@@ -62,10 +64,7 @@ class ChildNode:
 def run_children(
     plans: Sequence[NodePlan], properties: Sequence[Mapping[str, str]], log_level: str, announce: Callable[[str], None]
 ) -> int:
-    """Run a cluster until SIGTERM or SIGINT; 0 when it was told to stop, 1 when a node could not start or none is left.
-
-    A node that dies later is reported, and the others serve on: that is what they are for.
-    """
+    """Run a cluster until SIGTERM or SIGINT; 0 when it was told to stop, 1 when a node could not start or none is left."""
     events: queue.Queue[tuple[int, str | None]] = queue.Queue()
     told = -1  # stands for the parent among the node ids
 

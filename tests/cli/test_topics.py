@@ -1,0 +1,72 @@
+"""`ottla topics describe` while a broker of three is dead: which copies are away, which partitions lag, which nobody leads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ottla.embedded.cluster import EmbeddedCluster
+from tests.cli.processes import here
+from tests.compatibility.wire import wait_until
+
+DEAD = 3
+HEAD = "TOPIC PARTITION LEADER REPLICAS IN-SYNC OFFLINE"
+PLACED = {"pairs": "1:2,2:3", "singles": "3,1"}
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> Iterator[str]:
+    """Of the two brokers that live."""
+    with EmbeddedCluster(3) as cluster:
+        for topic, replicas in PLACED.items():
+            made = here("topics", "create", topic, "--replicas", replicas, bootstrap=cluster.bootstrap)
+            assert made.returncode == 0, made.stderr
+        assert described(cluster.bootstrap, "--under-replicated") == described(cluster.bootstrap, "--unavailable") == {}
+        cluster.node(DEAD).kill()
+        living = ",".join(cluster.node(number).bootstrap for number in (1, 2))
+        wait_until("a leader being missed", lambda: described(living)["singles", 0]["leader"] is None)
+        wait_until("a copy being missed", lambda: described(living)["pairs", 1]["in_sync"] == [2])
+        yield living
+
+
+def described(bootstrap: str, *options: str) -> dict[tuple[str, int], dict[str, Any]]:
+    done = here("topics", "describe", *options, "--json", bootstrap=bootstrap)
+    assert done.returncode == 0, done.stderr
+    return {(topic["topic"], row["partition"]): row for topic in json.loads(done.stdout) for row in topic["partitions"]}
+
+
+def table(bootstrap: str, *options: str) -> list[str]:
+    """What people see, the epochs of leaders left out."""
+    rows = [line.split() for line in here("topics", "describe", *options, bootstrap=bootstrap).stdout.splitlines()]
+    return [" ".join(row[:3] + row[4:]) for row in rows]
+
+
+def test_copies_on_a_dead_broker_are_shown_as_offline(bootstrap: str) -> None:
+    assert {key: row["offline"] for key, row in described(bootstrap).items()} == {
+        ("pairs", 0): [],
+        ("pairs", 1): [DEAD],
+        ("singles", 0): [DEAD],
+        ("singles", 1): [],
+    }
+    assert table(bootstrap) == [
+        HEAD,
+        "pairs 0 1 1,2 1,2 -",
+        "pairs 1 2 2,3 2 3",
+        "singles 0 - 3 - 3",
+        "singles 1 1 1 1 -",
+    ]
+
+
+def test_only_partitions_that_lack_a_copy_are_under_replicated(bootstrap: str) -> None:
+    found = described(bootstrap, "--under-replicated")
+    assert list(found) == [("pairs", 1), ("singles", 0)]
+    assert found["singles", 0]["eligible_leaders"] == [DEAD]  # the last one left the in-sync set, too (KIP-966)
+    assert table(bootstrap, "--under-replicated") == [HEAD, "pairs 1 2 2,3 2 3", "singles 0 - 3 - 3"]
+
+
+def test_only_partitions_that_nobody_leads_are_unavailable(bootstrap: str) -> None:
+    assert list(described(bootstrap, "--unavailable")) == [("singles", 0)]
+    assert table(bootstrap, "--unavailable") == [HEAD, "singles 0 - 3 - 3"]
