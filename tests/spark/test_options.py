@@ -29,6 +29,7 @@ def test_names_are_those_of_the_connector_whatever_their_case() -> None:
         (SERVERS | {"subscribe": "a", "kafka.auto.offset.reset": "latest"}, "set by the source"),
         (SERVERS | {"subscribe": "a", "isolation.level": "some"}, "isolation.level"),
         (SERVERS | {"subscribePattern": "("}, "subscribePattern"),
+        (SERVERS | {"subscribePattern": " "}, "subscribePattern is empty"),
         (SERVERS | {"assign": "[1]"}, "assign"),
         (SERVERS | {"subscribe": " ,"}, "names no topic"),
         (SERVERS | {"subscribe": "a", "startingOffsets": "{"}, "startingOffsets must be earliest, latest or JSON like"),

@@ -172,10 +172,14 @@ def test_offsets_times_patterns_and_assignments_mean_the_same(spark: Any, broker
     offsets = '{"codec-gzip":{"0":3,"1":-2,"2":-2,"3":-2}}'
     ends = '{"codec-gzip":{"0":9,"1":-1,"2":-1,"3":-1}}'
     for bootstrap in brokers.values():
+        with sync.Admin(bootstrap_servers=bootstrap) as admin:
+            assert "__transaction_state" in admin.list_topics(internal=True)  # which a pattern could find
         for options in (
             {"subscribe": "codec-gzip", "startingOffsets": offsets, "endingOffsets": ends},
             {"subscribePattern": "codec-.z.*|codec-s.*", "startingTimestamp": str(T0 + 12), "endingTimestamp": str(T0 + 30),
              "startingOffsetsByTimestampStrategy": "latest"},
+            {"subscribePattern": "gzi"},
+            {"subscribePattern": " .* "},
             {"assign": '{"codec-lz4":[1],"transactions":[0,2]}'},
         ):  # fmt: skip
             expected = _batch(spark, "kafka", bootstrap, **options)

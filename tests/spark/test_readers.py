@@ -26,6 +26,7 @@ from ottla.spark.options import OptionError, Options, parse
 from ottla.spark.ranges import DataLost, OffsetRange
 from ottla.spark.sink import StreamWriter
 from ottla.spark.source import BatchReader, OttlaSource, PushingReader, RangePartition, StreamReader
+from ottla.spark.topics import LEDGER
 from tests.compatibility.node import OttlaNode
 
 pytestmark = pytest.mark.spark  # so that .ci/run, which has PySpark, runs what ./test leaves out
@@ -69,6 +70,28 @@ def test_records_deleted_before_they_were_read_are_a_loss_unless_told_otherwise(
         rows(BatchReader(options(broker, "lost", **asked)))
     left = rows(BatchReader(options(broker, "lost", **asked, failOnDataLoss="false")))
     assert [row["offset"] for row in left] == list(range(12, 20))
+
+
+def test_a_pattern_is_found_anywhere_in_a_name_and_never_means_internal_topics_or_the_ledger(broker: EmbeddedCluster) -> None:
+    names = ["my-pattern-1", "my-pattern-2", "pattern"]
+    with sync.Admin(bootstrap_servers=broker.bootstrap) as admin:
+        for name in [*names, LEDGER]:
+            admin.create_topic(name, 1, 1)
+        admin.alter_group_offsets("of-somebody", {("pattern", 0): 0})  # which makes Kafka's own topic
+        assert "__consumer_offsets" in admin.list_topics(internal=True)
+
+    def found(pattern: str) -> set[str]:
+        asked = parse({"kafka.bootstrap.servers": broker.bootstrap, "subscribePattern": pattern}, reading=True)
+        return {key.topic for key in BatchReader(asked).bounds()[1]}
+
+    assert found("pattern") == found(" pat+ern ") == {*names}
+    assert found("^pattern$") == {"pattern"}
+    assert found("n-[2-9]") == {"my-pattern-2"}
+    assert {*names} < found(".*")
+    assert not {LEDGER, "__consumer_offsets"} & found(".*")
+    assert found("offsets|ledger") == set()
+    named = options(broker, "__consumer_offsets")
+    assert {key.topic for key in BatchReader(named).bounds()[1]} == {"__consumer_offsets"}
 
 
 def test_a_checkpoint_ahead_of_the_topic_is_a_loss(broker: EmbeddedCluster) -> None:

@@ -154,6 +154,9 @@ def _with_topics(options: Options) -> Options:
         rows = _assigned(text)
         return Options(options.bootstrap_servers, (), None, rows, options.values, options.client)
     if chosen[0] == "subscribePattern":
+        text = text.strip()
+        if not text:
+            raise OptionError("option subscribePattern is empty")
         try:
             re.compile(text)
         except re.error as error:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.client.errors import PartialFailure
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import TopicPartition
-from ottla.spark import connections
+from ottla.spark import connections, topics
 from ottla.spark.options import EARLIEST, LATEST, OptionError, Options, parse_offsets
 from ottla.spark.ranges import OffsetRange
 
@@ -41,8 +40,7 @@ def ask(options: Options, question: Callable[[Admin], Awaitable[T]]) -> T:
 async def partitions_of(admin: Admin, options: Options) -> list[TopicPartition]:
     """Everything the options name. Raises OptionError for a topic that does not exist."""
     if options.pattern is not None:
-        listed = await admin.list_topics(internal=True)
-        names = sorted(name for name in listed if re.fullmatch(options.pattern, name))
+        names = topics.matching(options.pattern, await admin.list_topics())
     else:
         names = list(options.topics) or sorted({topic for topic, _ in options.partitions})
     described = await _described(admin, options, names) if names else {}

@@ -21,6 +21,7 @@ from ottla.model.ids import TopicPartition
 from ottla.records.batch import HEADER_SIZE, MAGIC, BatchHeader, read_header
 from ottla.records.control import AbortedTransaction, read_end_transaction
 from ottla.records.record import decode_batch
+from ottla.spark import topics
 from ottla.spark.options import EARLIEST, LATEST, OptionError, Options, parse_offsets
 from ottla.spark.ranges import DataLost, OffsetRange
 from ottla.spark.reading import Fetched
@@ -82,16 +83,15 @@ def _chosen(directory: Path, options: Options) -> list[TopicPartition]:
         for folder in directory.iterdir()
         if folder.is_dir() and (match := _FOLDER.fullmatch(folder.name)) is not None
     ]
-    topics = {key.topic for key in found}
     if options.partitions:
         wanted = [TopicPartition(*key) for key in options.partitions]
         missing = [str(key) for key in wanted if key not in found]
     elif options.topics:
         wanted = [key for key in found if key.topic in options.topics]
-        missing = [topic for topic in options.topics if topic not in topics]
+        missing = [topic for topic in options.topics if all(topic != key.topic for key in found)]
     else:
-        pattern = options.pattern or "(?!__).*"
-        wanted, missing = [key for key in found if re.fullmatch(pattern, key.topic)], []
+        matching = topics.matching(options.pattern or "", {key.topic for key in found})
+        wanted, missing = [key for key in found if key.topic in matching], []
     if missing:
         raise OptionError(f"there is no log of {', '.join(missing)} in {directory}")
     return sorted(wanted)
