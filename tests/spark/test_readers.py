@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from ottla import sync
 from ottla.embedded.cluster import EmbeddedCluster
 from ottla.model.errors import OttlaError
+from ottla.spark import dead_letters
 from ottla.spark.arrow import PORTION_BYTES
 from ottla.spark.options import OptionError, Options, parse
 from ottla.spark.ranges import DataLost, OffsetRange
@@ -92,6 +93,17 @@ def test_a_pattern_is_found_anywhere_in_a_name_and_never_means_internal_topics_o
     assert found("offsets|ledger") == set()
     named = options(broker, "__consumer_offsets")
     assert {key.topic for key in BatchReader(named).bounds()[1]} == {"__consumer_offsets"}
+
+
+@pytest.mark.parametrize(
+    "chosen", [{"subscribe": "a,fed"}, {"topic": "fed"}, {"subscribePattern": "f.d"}, {"assign": '{"a":[0],"fed":[1]}'}]
+)
+def test_a_topic_that_is_read_cannot_be_that_of_dead_letters(broker: EmbeddedCluster, chosen: dict[str, str]) -> None:
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "value.format": "string", "deadLetterTopic": "fed"}
+    with pytest.raises(OptionError, match="deadLetterTopic names fed, which is read"):
+        dead_letters.check(parse(given | chosen, reading=True))
+    with pytest.raises(OptionError, match="deadLetterTopic: there is no topic feed"):
+        dead_letters.check(parse(given | chosen | {"deadLetterTopic": "feed"}, reading=True))
 
 
 def test_a_checkpoint_ahead_of_the_topic_is_a_loss(broker: EmbeddedCluster) -> None:
