@@ -48,6 +48,22 @@ def test_numbers_and_flags_are_checked_when_they_are_used() -> None:
         options.flag("failOnDataLoss", True)
 
 
+def test_what_tunes_the_connectors_own_asking_is_taken_in_its_terms() -> None:
+    given = SERVERS | {"subscribe": "a"}
+    assert (parse(given, reading=True).offset_attempts, parse(given, reading=True).stalled_s) == ((1, 1.0), 120.0)
+    tuned = {"kafkaConsumer.pollTimeoutMs": "500", "FETCHOFFSET.numretries": "7", "fetchOffset.retryIntervalMs": "0"}
+    tuned |= {"partition.metadata.cache.ttl.ms": "-1"}
+    assert (parse(given | tuned, reading=True).offset_attempts, parse(given | tuned, reading=True).stalled_s) == ((7, 0.0), 0.5)
+    assert parse(given | {"fetchOffset.retryIntervalMs": "10"}, reading=True).offset_attempts == (3, 0.01)
+    for name, wrong in (
+        ("kafkaConsumer.pollTimeoutMs", "soon"),
+        ("fetchOffset.numRetries", "0"),
+        ("fetchOffset.retryIntervalMs", "-1"),
+    ):
+        with pytest.raises(OptionError, match=f"option {name} must be a whole number"):
+            parse(given | {name: wrong}, reading=True)
+
+
 def test_durations_are_written_as_spark_writes_them() -> None:
     options = parse(SERVERS | {"subscribe": "a", "maxTriggerDelay": "15m"}, reading=True)
     assert options.duration_s("maxTriggerDelay", 1.0) == 900

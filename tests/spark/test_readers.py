@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import os
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +281,39 @@ def test_a_broker_that_comes_back_in_mid_query_is_waited_for(tmp_path: Path) -> 
             node.start()
             assert [row["value"] for row in found.result(timeout=60)] == [b"a", b"b"]
         assert reader.latestOffset({"restarted": {"0": 0}}, ReadAllAvailable()) == {"restarted": {"0": 2}}
+
+
+def test_a_cluster_that_cannot_be_reached_is_asked_as_often_as_the_connectors_option_says() -> None:
+    def connections_made(**tuned: str) -> int:
+        made = 0
+        with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as threads:
+
+            def hang_up() -> None:
+                nonlocal made
+                with suppress(OSError):
+                    while True:
+                        listener.accept()[0].close()
+                        made += 1
+
+            threads.submit(hang_up)
+            given = {"kafka.bootstrap.servers": f"127.0.0.1:{listener.getsockname()[1]}", "subscribe": "a"}
+            with pytest.raises(OttlaError):
+                BatchReader(parse(given | tuned, reading=True)).partitions()
+            listener.shutdown(socket.SHUT_RDWR)
+        return made
+
+    once = connections_made()
+    assert once > 0
+    assert connections_made(**{"fetchOffset.numRetries": "4", "fetchOffset.retryIntervalMs": "1"}) == 4 * once
+
+
+def test_records_that_do_not_come_are_waited_for_as_long_as_the_connectors_option_says(broker: EmbeddedCluster) -> None:
+    fill(broker, "stalled", 3)
+    reader = BatchReader(options(broker, "stalled", **{"kafkaConsumer.pollTimeoutMs": "20"}))
+    with pytest.raises(
+        DataLost, match=r"stalled-0 \[0, 5\): nothing came from offset 3 on for 0.02 s \(kafkaConsumer.pollTimeoutMs\)"
+    ):
+        rows_of(reader, RangePartition(OffsetRange("stalled", 0, 0, 5)))
 
 
 def rows_of(reader: Any, part: RangePartition) -> list[dict[str, Any]]:

@@ -6,12 +6,13 @@ connector writes them.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ottla.client.errors import PartialFailure
+from ottla.client.errors import NetworkError, PartialFailure
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import TopicPartition
 from ottla.spark import connections, topics
@@ -28,9 +29,21 @@ SMALL_TASK_RECORDS = 10_000
 
 
 def ask(options: Options, question: Callable[[Admin], Awaitable[T]]) -> T:
-    """One question to the cluster, over the connection of the last one."""
+    """One question to the cluster, over the connection of the last one. A cluster that cannot be reached is asked as often as
+    fetchOffset.numRetries says: the first time counts, as in the connector."""
+    attempts, between_s = options.offset_attempts
 
     async def main() -> T:
+        for _ in range(attempts - 1):
+            try:
+                return await once()
+            except NetworkError as error:
+                if not error.retriable:
+                    raise
+            await asyncio.sleep(between_s)
+        return await once()
+
+    async def once() -> T:
         async with connections.using(connections.admin, connections.common_settings(options)) as admin:
             return await question(admin)
 

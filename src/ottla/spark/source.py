@@ -146,7 +146,8 @@ class Reading:
 
         committed_only = self.options.isolation_level == "read_committed"
         settings = connections.common_settings(self.options)
-        return fetched(settings, wanted, committed_only, self.options.flag("failOnDataLoss", True))
+        fails = self.options.flag("failOnDataLoss", True)
+        return fetched(settings, wanted, committed_only, fails, self.options.stalled_s)
 
     @plainly_each
     def read(self, partition: InputPartition) -> Iterator[Any]:
