@@ -31,6 +31,7 @@ def test_names_are_those_of_the_connector_whatever_their_case() -> None:
         (SERVERS | {"subscribePattern": "("}, "subscribePattern"),
         (SERVERS | {"subscribePattern": " "}, "subscribePattern is empty"),
         (SERVERS | {"assign": "[1]"}, "assign"),
+        (SERVERS | {"subscribe": "a", "startingOffsetsByTimestampStrategy": "lastest"}, "must be error or latest, not 'lastest'"),
         (SERVERS | {"subscribe": " ,"}, "names no topic"),
         (SERVERS | {"subscribe": "a", "startingOffsets": "{"}, "startingOffsets must be earliest, latest or JSON like"),
     ],

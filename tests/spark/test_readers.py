@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import socket
 from collections.abc import Iterator
@@ -246,6 +247,19 @@ def test_a_start_beyond_the_log_is_refused_and_does_not_read_nothing(broker: Emb
         BatchReader(asked).partitions()
     with pytest.raises(OptionError, match="option startingOffsets goes beyond what is there: brief-0 ends at 3, not 9"):
         StreamReader(asked).initialOffset()
+
+
+def test_a_start_by_time_that_is_too_late_for_a_partition_fails_or_begins_at_its_end(broker: EmbeddedCluster) -> None:
+    fill(broker, "timely", 4, partitions=2)  # at T0 and T0 + 2000, T0 + 1000 and T0 + 3000
+    strategy = "startingOffsetsByTimestampStrategy"
+    late = {"startingOffsetsByTimestamp": json.dumps({"timely": {"0": T0 + 2001, "1": T0 + 1001}})}
+    for words in ({}, {strategy: "ERROR"}, {strategy: "Error"}):
+        with pytest.raises(OptionError, match="no record of timely-0 is as late as the starting timestamp"):
+            BatchReader(options(broker, "timely", **late, **words)).partitions()
+    for word in ("latest", "LATEST"):
+        found = rows(BatchReader(options(broker, "timely", **late, **{strategy: word})))
+        assert [row["value"] for row in found] == [b"3"]
+        assert StreamReader(options(broker, "timely", **late, **{strategy: word})).initialOffset() == {"timely": {"0": 2, "1": 1}}
 
 
 @pytest.mark.parametrize("text", ['{"a":{"0":-3}}', '{"a":{"0":"x"}}', '{"a":5}', "[1]", '{"a":{"b":1}}', "late", "{"])

@@ -118,6 +118,15 @@ class Options:
         return self.flag("includeHeaders", False) or self.text("deadLetterTopic") is not None
 
     @property
+    def starts_late_at_latest(self) -> bool:
+        """What a start by time does in a partition that has no record so late: begin at its end, or (the default) fail."""
+        name = "startingOffsetsByTimestampStrategy"
+        text = self.text(name, "error") or ""
+        if text.strip().lower() not in ("error", "latest"):
+            raise OptionError(f"option {name} must be error or latest, not {text!r}")
+        return text.strip().lower() == "latest"
+
+    @property
     def isolation_level(self) -> str:
         return self.values.get("isolation.level", "read_uncommitted")
 
@@ -148,7 +157,11 @@ def parse(options: Mapping[str, str], *, reading: bool) -> Options:
         if name in values:
             parse_offsets(name, values[name])
     made = Options(servers, values=values, client=converted(client))
-    _ = made.offset_attempts, made.stalled_s  # what is wrong with them is said now, not in an executor
+    _ = (
+        made.offset_attempts,
+        made.stalled_s,
+        made.starts_late_at_latest,
+    )  # what is wrong with them is said now, not in an executor
     if from_files and not any(name in values for name in _TOPICS):
         return made  # all there are
     return _with_topics(made) if reading else made

@@ -158,7 +158,7 @@ async def _by_time(
         questions = dict(_exactly(times, partitions, f"{side}OffsetsByTimestamp"))
     found = await admin.list_offsets(questions, isolation_level=options.isolation_level)
     late = [key for key, row in found.items() if row.offset < 0]
-    if late and side == "starting" and options.text("startingOffsetsByTimestampStrategy", "error") == "error":
+    if late and side == "starting" and not options.starts_late_at_latest:
         named = ", ".join(map(str, late))
         raise OptionError(
             f"no record of {named} is as late as the starting timestamp; startingOffsetsByTimestampStrategy=latest would start at the end"
