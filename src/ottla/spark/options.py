@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ottla.spark.client_settings import OptionError as OptionError
-from ottla.spark.client_settings import converted
+from ottla.spark.client_settings import check_name, converted
 
 EARLIEST, LATEST = -2, -1
 Offsets = dict[str, dict[int, int]]  # topic → partition → offset; EARLIEST and LATEST stand for themselves
@@ -33,7 +33,7 @@ _BY_LOWER = {name.lower(): name for name in _NAMES}
 # Settings of Kafka's Java clients that mean nothing here, or that the source sets itself, as the connector does.
 _FIXED = {
     "key.deserializer", "value.deserializer", "key.serializer", "value.serializer", "enable.auto.commit", "auto.offset.reset",
-    "interceptor.classes", "partition.assignment.strategy", "transactional.id",
+    "interceptor.classes", "transactional.id",
 }  # fmt: skip
 
 VALUE_FORMATS = ("json", "csv", "avro", "string")
@@ -141,6 +141,7 @@ def parse(options: Mapping[str, str], *, reading: bool) -> Options:
             name = name.removeprefix("kafka.")
             if name in _FIXED:
                 raise OptionError(f"option {given} is set by the source itself and cannot be given")
+            check_name(given, name)
             if name not in ("bootstrap.servers", "group.id", "isolation.level"):
                 client[name.replace(".", "_")] = text
                 continue
