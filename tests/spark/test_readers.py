@@ -262,6 +262,39 @@ def test_a_start_by_time_that_is_too_late_for_a_partition_fails_or_begins_at_its
         assert StreamReader(options(broker, "timely", **late, **{strategy: word})).initialOffset() == {"timely": {"0": 2, "1": 1}}
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("endingOffsets", "latest"), ("endingTimestamp", "5"), ("endingOffsetsByTimestamp", '{"a":{"0":5}}')]
+)
+def test_a_stream_has_no_end(name: str, text: str) -> None:
+    source = OttlaSource({"kafka.bootstrap.servers": "localhost:1", "subscribe": "a", name: text})
+    with pytest.raises(OptionError, match=f"option {name} is for batch queries: spark.read, not spark.readStream"):
+        source.streamReader(source.schema())
+    source.reader(source.schema())
+
+
+def test_a_batch_cannot_start_beyond_its_end(broker: EmbeddedCluster) -> None:
+    fill(broker, "backwards", 8, partitions=2)
+
+    def at(first: int) -> str:
+        return json.dumps({"backwards": {"0": first, "1": 2}})
+
+    def planned(**chosen: str) -> list[Any]:
+        return list(BatchReader(options(broker, "backwards", **chosen)).partitions())
+
+    for wrong, sentence in (
+        ({"startingOffsets": at(3), "endingOffsets": at(2)}, "backwards-0 starts at offset 3 and ends at 2"),
+        ({"startingTimestamp": str(T0 + 2500), "endingOffsets": at(1)}, "backwards-0 starts at offset 2 and ends at 1"),
+        ({"startingOffsets": at(2), "endingTimestamp": str(T0 + 1000)}, "backwards-0 starts at offset 2 and ends at 1"),
+        ({"startingOffsetsByTimestamp": at(3), "endingOffsetsByTimestamp": at(2)}, "starts at timestamp 3 and ends at 2"),
+    ):
+        with pytest.raises(OptionError, match=f"a batch query cannot start beyond its end: .*{sentence}"):
+            planned(**wrong)
+    assert planned(startingOffsets=at(2), endingOffsets=at(2)) == []
+    with sync.Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.delete_records({("backwards", 0): 3, ("backwards", 1): 3})
+    assert planned(endingOffsets=at(2)) == []  # what was there is gone, and asked for was what is there
+
+
 @pytest.mark.parametrize("text", ['{"a":{"0":-3}}', '{"a":{"0":"x"}}', '{"a":5}', "[1]", '{"a":{"b":1}}', "late", "{"])
 def test_offsets_that_are_none_are_refused_with_an_example(text: str) -> None:
     with pytest.raises(OptionError, match="option startingOffsets must be earliest, latest or JSON like"):

@@ -120,6 +120,8 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         read(directory, subscribe="nowhere")
     with pytest.raises(OptionError, match="which is no directory"):
         read(f"{directory}/none")
+    with pytest.raises(OptionError, match="orders-0 starts at offset 5 and ends at 4"):
+        read(directory, startingOffsets='{"orders":{"0":5}}', endingOffsets='{"orders":{"0":4}}')
     with pytest.raises(OptionError, match="startingTimestamp needs a broker"):
         read(directory, startingTimestamp="5")
     with pytest.raises(OptionError, match="endingOffsets lacks orders-0"):

@@ -79,23 +79,31 @@ async def _described(admin: Admin, options: Options, names: list[str]) -> dict[s
     raise OptionError(f"there is no topic {', '.join(missing or names)} at {options.bootstrap_servers}") from None
 
 
-async def resolve(admin: Admin, options: Options, partitions: list[TopicPartition], side: str, default: int) -> Positions:
-    """Where to start (`side` is "starting") or to end ("ending"), as real offsets. By time goes before by offset."""
+async def asked_for(admin: Admin, options: Options, partitions: list[TopicPartition], side: str, default: int) -> Positions:
+    """Where to start (`side` is "starting") or to end ("ending"). By time goes before by offset, and only by offset may some be
+    EARLIEST or LATEST; `real` looks those up."""
     times = _times(options, side)
     if times is not None:
         return await _by_time(admin, options, partitions, times, side)
     text = options.text(f"{side}Offsets")
     asked = default if text is None else parse_offsets(f"{side}Offsets", text)
-    if isinstance(asked, int):
-        wanted = dict.fromkeys(partitions, asked)
-    else:
-        wanted = _exactly(asked, partitions, f"{side}Offsets")
-    return await _real(admin, options, wanted)
+    return dict.fromkeys(partitions, asked) if isinstance(asked, int) else _exactly(asked, partitions, f"{side}Offsets")
+
+
+def check_order(options: Options, start: Positions, end: Positions) -> None:
+    """A batch that starts beyond its end is a mistake, as the connector has it. What was asked for by word is not compared: of a log
+    whose start has passed the end there is nothing left, and that is nobody's mistake. Raises OptionError."""
+    what, starts, ends = "offset", _times(options, "starting"), _times(options, "ending")
+    if isinstance(starts, Mapping) and isinstance(ends, Mapping):  # compared as they are given: their offsets may be the same
+        what, start, end = "timestamp", _by_partition(starts), _by_partition(ends)
+    beyond = [f"{key} starts at {what} {at} and ends at {end[key]}" for key, at in start.items() if 0 <= end[key] < at]
+    if beyond:
+        raise OptionError(f"a batch query cannot start beyond its end: {', '.join(beyond)}")
 
 
 def _exactly(asked: Mapping[str, Mapping[int, Any]], partitions: list[TopicPartition], name: str) -> dict[TopicPartition, Any]:
     """An offset for each partition and none besides, as Spark's connector demands."""
-    given = {TopicPartition(topic, number): value for topic, rows in asked.items() for number, value in rows.items()}
+    given = _by_partition(asked)
     missing = [key for key in partitions if key not in given]
     extra = [key for key in given if key not in set(partitions)]
     if missing or extra:
@@ -105,7 +113,11 @@ def _exactly(asked: Mapping[str, Mapping[int, Any]], partitions: list[TopicParti
     return given
 
 
-async def _real(admin: Admin, options: Options, wanted: Positions) -> Positions:
+def _by_partition(asked: Mapping[str, Mapping[int, Any]]) -> dict[TopicPartition, Any]:
+    return {TopicPartition(topic, number): value for topic, rows in asked.items() for number, value in rows.items()}
+
+
+async def real(admin: Admin, options: Options, wanted: Positions) -> Positions:
     """EARLIEST and LATEST looked up; what is a number stays."""
     earliest = [key for key, offset in wanted.items() if offset == EARLIEST]
     latest = [key for key, offset in wanted.items() if offset == LATEST]
