@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from ottla.model.ids import TopicPartition
+from ottla.spark.client_settings import check_name
 from ottla.spark.options import EARLIEST, LATEST, OptionError, parse, parse_offsets
 from ottla.spark.planning import from_json, grouped, limited, split, to_json
 from ottla.spark.ranges import OffsetRange
+from tests.compatibility.connector import NoConnector, connector_jars
+from tests.compatibility.jars import NoKafka, class_path
 
+NAMES_OF_JAVA = """
+    import org.apache.kafka.clients.admin.AdminClientConfig;
+    import org.apache.kafka.clients.consumer.ConsumerConfig;
+    import org.apache.kafka.clients.producer.ProducerConfig;
+
+    public class Names {
+        public static void main(String[] arguments) {
+            ConsumerConfig.configNames().forEach(System.out::println);
+            ProducerConfig.configNames().forEach(System.out::println);
+            AdminClientConfig.configNames().forEach(System.out::println);
+        }
+    }
+"""
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 
 
@@ -29,7 +49,15 @@ def test_names_are_those_of_the_connector_whatever_their_case() -> None:
         (SERVERS | {"subscribe": "a", "kafka.auto.offset.reset": "latest"}, "set by the source"),
         (SERVERS | {"subscribe": "a", "isolation.level": "some"}, "isolation.level"),
         (SERVERS | {"subscribePattern": "("}, "subscribePattern"),
+        (SERVERS | {"subscribePattern": " "}, "subscribePattern is empty"),
         (SERVERS | {"assign": "[1]"}, "assign"),
+        (
+            SERVERS | {"subscribe": "a", "kafka.Fetch.Max.Bites": "1"},
+            "unknown option kafka.Fetch.Max.Bites; did you mean kafka.fetch.max.b",
+        ),
+        (SERVERS | {"subscribe": "a", "kafka.ssl.truststore.locaton": "x"}, "did you mean kafka.ssl.truststore.location"),
+        (SERVERS | {"subscribe": "a", "kafka.xyzzy": "1"}, "unknown option kafka.xyzzy; no client of Kafka has such a setting"),
+        (SERVERS | {"subscribe": "a", "startingOffsetsByTimestampStrategy": "lastest"}, "must be error or latest, not 'lastest'"),
         (SERVERS | {"subscribe": " ,"}, "names no topic"),
         (SERVERS | {"subscribe": "a", "startingOffsets": "{"}, "startingOffsets must be earliest, latest or JSON like"),
     ],
@@ -39,12 +67,52 @@ def test_a_wrong_option_is_named(given: dict[str, str], named: str) -> None:
         parse(given, reading=True)
 
 
+@pytest.mark.kafka
+@pytest.mark.parametrize("version", ["3.9", "4.3"])
+def test_every_setting_of_kafkas_own_clients_is_known(tmp_path: Path, version: str) -> None:
+    try:
+        jars = [] if version == "4.3" else [str(jar) for jar in connector_jars()]
+        jars += [class_path()]
+    except (NoKafka, NoConnector) as error:
+        pytest.skip(str(error))
+    program = tmp_path / "Names.java"
+    program.write_text(NAMES_OF_JAVA)
+    done = subprocess.run(
+        ["java", "-cp", os.pathsep.join(jars), str(program)], capture_output=True, text=True, check=False, timeout=60
+    )
+    names = set(done.stdout.split())
+    assert len(names) > 100, done.stderr
+    assert ("auto.include.jmx.reporter" in names) is (version == "3.9")
+    for name in names:
+        check_name(f"kafka.{name}", name)
+    parse(
+        SERVERS | {"subscribe": "a", "kafka.partition.assignment.strategy": "a.b.C", "kafka.config.providers.x.class": "y"},
+        reading=True,
+    )
+
+
 def test_numbers_and_flags_are_checked_when_they_are_used() -> None:
     options = parse(SERVERS | {"subscribe": "a", "minPartitions": "many", "failOnDataLoss": "perhaps"}, reading=True)
     with pytest.raises(OptionError, match="minPartitions"):
         options.number("minPartitions")
     with pytest.raises(OptionError, match="failOnDataLoss"):
         options.flag("failOnDataLoss", True)
+
+
+def test_what_tunes_the_connectors_own_asking_is_taken_in_its_terms() -> None:
+    given = SERVERS | {"subscribe": "a"}
+    assert (parse(given, reading=True).offset_attempts, parse(given, reading=True).stalled_s) == ((1, 1.0), 120.0)
+    tuned = {"kafkaConsumer.pollTimeoutMs": "500", "FETCHOFFSET.numretries": "7", "fetchOffset.retryIntervalMs": "0"}
+    tuned |= {"partition.metadata.cache.ttl.ms": "-1"}
+    assert (parse(given | tuned, reading=True).offset_attempts, parse(given | tuned, reading=True).stalled_s) == ((7, 0.0), 0.5)
+    assert parse(given | {"fetchOffset.retryIntervalMs": "10"}, reading=True).offset_attempts == (3, 0.01)
+    for name, wrong in (
+        ("kafkaConsumer.pollTimeoutMs", "soon"),
+        ("fetchOffset.numRetries", "0"),
+        ("fetchOffset.retryIntervalMs", "-1"),
+    ):
+        with pytest.raises(OptionError, match=f"option {name} must be a whole number"):
+            parse(given | {name: wrong}, reading=True)
 
 
 def test_durations_are_written_as_spark_writes_them() -> None:

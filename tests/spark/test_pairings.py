@@ -7,11 +7,14 @@ the other must read as if it were its own.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -172,15 +175,48 @@ def test_offsets_times_patterns_and_assignments_mean_the_same(spark: Any, broker
     offsets = '{"codec-gzip":{"0":3,"1":-2,"2":-2,"3":-2}}'
     ends = '{"codec-gzip":{"0":9,"1":-1,"2":-1,"3":-1}}'
     for bootstrap in brokers.values():
+        with sync.Admin(bootstrap_servers=bootstrap) as admin:
+            assert "__transaction_state" in admin.list_topics(internal=True)  # which a pattern could find
         for options in (
             {"subscribe": "codec-gzip", "startingOffsets": offsets, "endingOffsets": ends},
             {"subscribePattern": "codec-.z.*|codec-s.*", "startingTimestamp": str(T0 + 12), "endingTimestamp": str(T0 + 30),
              "startingOffsetsByTimestampStrategy": "latest"},
+            {"subscribePattern": "gzi"},
+            {"subscribePattern": " .* "},
             {"assign": '{"codec-lz4":[1],"transactions":[0,2]}'},
         ):  # fmt: skip
             expected = _batch(spark, "kafka", bootstrap, **options)
             assert expected
             assert _batch(spark, "ottla", bootstrap, **options) == expected
+
+
+START = {"codec-gzip": {"0": 9, "1": -2, "2": -2, "3": -2}}
+END = {"codec-gzip": {"0": 3, "1": -1, "2": -1, "3": -1}}
+
+
+@pytest.mark.parametrize(
+    ("options", "is_stream", "both_refuse"),
+    [
+        ({"startingOffsets": START, "endingOffsets": END}, False, True),
+        ({"startingTimestamp": T0 + 30, "endingTimestamp": T0 + 12}, False, True),
+        ({"startingOffsetsByTimestamp": {"codec-gzip": dict.fromkeys("0123", T0 + 2)},
+          "endingOffsetsByTimestamp": {"codec-gzip": dict.fromkeys("0123", T0 + 1)},
+          "startingOffsetsByTimestampStrategy": "latest"}, False, True),
+        ({"startingTimestamp": T0 + 70, "endingTimestamp": T0 + 60, "startingOffsetsByTimestampStrategy": "latest"}, False, False),
+        ({"startingOffsetsByTimestampStrategy": "lastest"}, False, True),
+        ({"endingOffsets": "latest"}, True, True),
+        ({"endingOffsetsByTimestamp": {"codec-gzip": dict.fromkeys("0123", T0)}}, True, True),
+    ],
+)  # fmt: skip
+def test_what_the_connector_refuses_is_refused(
+    spark: Any, brokers: dict[str, str], tmp_path: Path, options: dict[str, Any], is_stream: bool, both_refuse: bool
+) -> None:
+    given = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
+    given |= {"subscribe": "codec-gzip"}
+    run: Callable[..., Any] = partial(_stream, folder=tmp_path) if is_stream else _batch
+    for name in ("kafka", "ottla"):
+        with pytest.raises(Exception) if both_refuse else nullcontext():  # each has its own words, which other tests read
+            run(spark, name, brokers["kafka"], **given)
 
 
 def test_what_one_writes_the_other_reads(spark: Any, brokers: dict[str, str], tmp_path: Path) -> None:

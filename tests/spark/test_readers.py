@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +24,13 @@ from pyspark.sql.types import StructType
 from ottla import sync
 from ottla.embedded.cluster import EmbeddedCluster
 from ottla.model.errors import OttlaError
+from ottla.spark import dead_letters
 from ottla.spark.arrow import PORTION_BYTES
 from ottla.spark.options import OptionError, Options, parse
 from ottla.spark.ranges import DataLost, OffsetRange
 from ottla.spark.sink import StreamWriter
 from ottla.spark.source import BatchReader, OttlaSource, PushingReader, RangePartition, StreamReader
+from ottla.spark.topics import LEDGER
 from tests.compatibility.node import OttlaNode
 
 pytestmark = pytest.mark.spark  # so that .ci/run, which has PySpark, runs what ./test leaves out
@@ -69,6 +74,39 @@ def test_records_deleted_before_they_were_read_are_a_loss_unless_told_otherwise(
         rows(BatchReader(options(broker, "lost", **asked)))
     left = rows(BatchReader(options(broker, "lost", **asked, failOnDataLoss="false")))
     assert [row["offset"] for row in left] == list(range(12, 20))
+
+
+def test_a_pattern_is_found_anywhere_in_a_name_and_never_means_internal_topics_or_the_ledger(broker: EmbeddedCluster) -> None:
+    names = ["my-pattern-1", "my-pattern-2", "pattern"]
+    with sync.Admin(bootstrap_servers=broker.bootstrap) as admin:
+        for name in [*names, LEDGER]:
+            admin.create_topic(name, 1, 1)
+        admin.alter_group_offsets("of-somebody", {("pattern", 0): 0})  # which makes Kafka's own topic
+        assert "__consumer_offsets" in admin.list_topics(internal=True)
+
+    def found(pattern: str) -> set[str]:
+        asked = parse({"kafka.bootstrap.servers": broker.bootstrap, "subscribePattern": pattern}, reading=True)
+        return {key.topic for key in BatchReader(asked).bounds()[1]}
+
+    assert found("pattern") == found(" pat+ern ") == {*names}
+    assert found("^pattern$") == {"pattern"}
+    assert found("n-[2-9]") == {"my-pattern-2"}
+    assert {*names} < found(".*")
+    assert not {LEDGER, "__consumer_offsets"} & found(".*")
+    assert found("offsets|ledger") == set()
+    named = options(broker, "__consumer_offsets")
+    assert {key.topic for key in BatchReader(named).bounds()[1]} == {"__consumer_offsets"}
+
+
+@pytest.mark.parametrize(
+    "chosen", [{"subscribe": "a,fed"}, {"topic": "fed"}, {"subscribePattern": "f.d"}, {"assign": '{"a":[0],"fed":[1]}'}]
+)
+def test_a_topic_that_is_read_cannot_be_that_of_dead_letters(broker: EmbeddedCluster, chosen: dict[str, str]) -> None:
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "value.format": "string", "deadLetterTopic": "fed"}
+    with pytest.raises(OptionError, match="deadLetterTopic names fed, which is read"):
+        dead_letters.check(parse(given | chosen, reading=True))
+    with pytest.raises(OptionError, match="deadLetterTopic: there is no topic feed"):
+        dead_letters.check(parse(given | chosen | {"deadLetterTopic": "feed"}, reading=True))
 
 
 def test_a_checkpoint_ahead_of_the_topic_is_a_loss(broker: EmbeddedCluster) -> None:
@@ -211,6 +249,52 @@ def test_a_start_beyond_the_log_is_refused_and_does_not_read_nothing(broker: Emb
         StreamReader(asked).initialOffset()
 
 
+def test_a_start_by_time_that_is_too_late_for_a_partition_fails_or_begins_at_its_end(broker: EmbeddedCluster) -> None:
+    fill(broker, "timely", 4, partitions=2)  # at T0 and T0 + 2000, T0 + 1000 and T0 + 3000
+    strategy = "startingOffsetsByTimestampStrategy"
+    late = {"startingOffsetsByTimestamp": json.dumps({"timely": {"0": T0 + 2001, "1": T0 + 1001}})}
+    for words in ({}, {strategy: "ERROR"}, {strategy: "Error"}):
+        with pytest.raises(OptionError, match="no record of timely-0 is as late as the starting timestamp"):
+            BatchReader(options(broker, "timely", **late, **words)).partitions()
+    for word in ("latest", "LATEST"):
+        found = rows(BatchReader(options(broker, "timely", **late, **{strategy: word})))
+        assert [row["value"] for row in found] == [b"3"]
+        assert StreamReader(options(broker, "timely", **late, **{strategy: word})).initialOffset() == {"timely": {"0": 2, "1": 1}}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("endingOffsets", "latest"), ("endingTimestamp", "5"), ("endingOffsetsByTimestamp", '{"a":{"0":5}}')]
+)
+def test_a_stream_has_no_end(name: str, text: str) -> None:
+    source = OttlaSource({"kafka.bootstrap.servers": "localhost:1", "subscribe": "a", name: text})
+    with pytest.raises(OptionError, match=f"option {name} is for batch queries: spark.read, not spark.readStream"):
+        source.streamReader(source.schema())
+    source.reader(source.schema())
+
+
+def test_a_batch_cannot_start_beyond_its_end(broker: EmbeddedCluster) -> None:
+    fill(broker, "backwards", 8, partitions=2)
+
+    def at(first: int) -> str:
+        return json.dumps({"backwards": {"0": first, "1": 2}})
+
+    def planned(**chosen: str) -> list[Any]:
+        return list(BatchReader(options(broker, "backwards", **chosen)).partitions())
+
+    for wrong, sentence in (
+        ({"startingOffsets": at(3), "endingOffsets": at(2)}, "backwards-0 starts at offset 3 and ends at 2"),
+        ({"startingTimestamp": str(T0 + 2500), "endingOffsets": at(1)}, "backwards-0 starts at offset 2 and ends at 1"),
+        ({"startingOffsets": at(2), "endingTimestamp": str(T0 + 1000)}, "backwards-0 starts at offset 2 and ends at 1"),
+        ({"startingOffsetsByTimestamp": at(3), "endingOffsetsByTimestamp": at(2)}, "starts at timestamp 3 and ends at 2"),
+    ):
+        with pytest.raises(OptionError, match=f"a batch query cannot start beyond its end: .*{sentence}"):
+            planned(**wrong)
+    assert planned(startingOffsets=at(2), endingOffsets=at(2)) == []
+    with sync.Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.delete_records({("backwards", 0): 3, ("backwards", 1): 3})
+    assert planned(endingOffsets=at(2)) == []  # what was there is gone, and asked for was what is there
+
+
 @pytest.mark.parametrize("text", ['{"a":{"0":-3}}', '{"a":{"0":"x"}}', '{"a":5}', "[1]", '{"a":{"b":1}}', "late", "{"])
 def test_offsets_that_are_none_are_refused_with_an_example(text: str) -> None:
     with pytest.raises(OptionError, match="option startingOffsets must be earliest, latest or JSON like"):
@@ -244,6 +328,39 @@ def test_a_broker_that_comes_back_in_mid_query_is_waited_for(tmp_path: Path) -> 
             node.start()
             assert [row["value"] for row in found.result(timeout=60)] == [b"a", b"b"]
         assert reader.latestOffset({"restarted": {"0": 0}}, ReadAllAvailable()) == {"restarted": {"0": 2}}
+
+
+def test_a_cluster_that_cannot_be_reached_is_asked_as_often_as_the_connectors_option_says() -> None:
+    def connections_made(**tuned: str) -> int:
+        made = 0
+        with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as threads:
+
+            def hang_up() -> None:
+                nonlocal made
+                with suppress(OSError):
+                    while True:
+                        listener.accept()[0].close()
+                        made += 1
+
+            threads.submit(hang_up)
+            given = {"kafka.bootstrap.servers": f"127.0.0.1:{listener.getsockname()[1]}", "subscribe": "a"}
+            with pytest.raises(OttlaError):
+                BatchReader(parse(given | tuned, reading=True)).partitions()
+            listener.shutdown(socket.SHUT_RDWR)
+        return made
+
+    once = connections_made()
+    assert once > 0
+    assert connections_made(**{"fetchOffset.numRetries": "4", "fetchOffset.retryIntervalMs": "1"}) == 4 * once
+
+
+def test_records_that_do_not_come_are_waited_for_as_long_as_the_connectors_option_says(broker: EmbeddedCluster) -> None:
+    fill(broker, "stalled", 3)
+    reader = BatchReader(options(broker, "stalled", **{"kafkaConsumer.pollTimeoutMs": "20"}))
+    with pytest.raises(
+        DataLost, match=r"stalled-0 \[0, 5\): nothing came from offset 3 on for 0.02 s \(kafkaConsumer.pollTimeoutMs\)"
+    ):
+        rows_of(reader, RangePartition(OffsetRange("stalled", 0, 0, 5)))
 
 
 def rows_of(reader: Any, part: RangePartition) -> list[dict[str, Any]]:

@@ -52,6 +52,10 @@ def test_sink_ledger_and_source_are_let_in(secured: tuple[str, str, str, str], d
             "kafka.sasl.jaas.config must give",
         ),
         ({"kafka.ssl.truststore.location": "trust.jks"}, "kafka.ssl.truststore.location is a Java keystore"),
+        (
+            {"kafka.ssl.keystore.key": "-----BEGIN"},
+            "ssl.keystore.key is not taken as text: give a file, with kafka.ssl.keystore.location",
+        ),
         ({"kafka.transactional.id": "mine"}, "kafka.transactional.id is set by the source itself"),
     ],
 )

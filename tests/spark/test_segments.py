@@ -120,10 +120,26 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         read(directory, subscribe="nowhere")
     with pytest.raises(OptionError, match="which is no directory"):
         read(f"{directory}/none")
+    with pytest.raises(OptionError, match="orders-0 starts at offset 5 and ends at 4"):
+        read(directory, startingOffsets='{"orders":{"0":5}}', endingOffsets='{"orders":{"0":4}}')
     with pytest.raises(OptionError, match="startingTimestamp needs a broker"):
         read(directory, startingTimestamp="5")
     with pytest.raises(OptionError, match="endingOffsets lacks orders-0"):
         read(directory, endingOffsets='{"other":{"0":3}}')
+
+
+def test_a_pattern_means_what_it_means_with_a_broker(tmp_path: Path) -> None:
+    names = ("orders", "reorders", "__consumer_offsets", "__cluster_metadata", "__of-a-user", "ottla-spark-ledger")
+    for name in names:
+        (tmp_path / f"{name}-0").mkdir()
+
+    def found(**chosen: str) -> set[str]:
+        return {key.topic for key in segments.plan(parse({"segments": str(tmp_path)} | chosen, reading=True)).end}
+
+    assert found() == found(subscribePattern=".*") == {"orders", "reorders", "__of-a-user"}
+    assert found(subscribePattern="order") == {"orders", "reorders"}
+    assert found(subscribePattern="^order") == {"orders"}
+    assert found(subscribe="__consumer_offsets") == {"__consumer_offsets"}
 
 
 def test_the_latest_of_each_key_stays_and_a_tombstone_deletes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from ottla.spark import connections, planning
+from ottla.spark import connections, planning, topics
 from ottla.spark.options import OptionError, Options
 
 REASON, TOPIC, PARTITION, OFFSET, TIME = "ottla.reason", "ottla.topic", "ottla.partition", "ottla.offset", "ottla.timestamp"
@@ -21,7 +21,10 @@ def check(options: Options) -> None:
     topic = options.text("deadLetterTopic")
     if topic is None:
         return
-    if topic in options.topics:
+    read = options.topics + tuple(name for name, _ in options.partitions)
+    if options.pattern is not None:
+        read += tuple(topics.matching(options.pattern, [topic]))
+    if topic in read:
         raise OptionError(f"option deadLetterTopic names {topic}, which is read: a bad record would come back for ever")
     if topic not in planning.ask(options, lambda admin: admin.list_topics(internal=True)):
         raise OptionError(f"option deadLetterTopic: there is no topic {topic} at {options.bootstrap_servers}")

@@ -27,8 +27,8 @@ from ottla.model.errors import ApiError, ErrorCode
 from ottla.records.record import decode_batches
 from ottla.spark import connections
 from ottla.spark.reading import fetch
+from ottla.spark.topics import LEDGER
 
-TOPIC = "ottla-spark-ledger"
 PARTITIONS = 8
 REPLICAS = 3
 KEPT_BATCHES = 2  # Spark replays at most the last one; older entries are tombstoned
@@ -103,16 +103,16 @@ class Ledger:
             if where not in _prepared:
                 await _prepare(admin)
                 _prepared.add(where)
-            start = (await admin.earliest_offsets([(TOPIC, home)])).popitem()[1]
-            return start, (await admin.latest_offsets([(TOPIC, home)])).popitem()[1]
+            start = (await admin.earliest_offsets([(LEDGER, home)])).popitem()[1]
+            return start, (await admin.latest_offsets([(LEDGER, home)])).popitem()[1]
 
     async def write(self, query_id: str, batch_id: int, entry: Entry) -> None:
         """On all in-sync replicas before it returns; entries that can no longer be asked for go."""
         home = partition_of(query_id.encode(), PARTITIONS)
         async with connections.using(_producer, self._settings, connections.PATIENCE_S) as producer:
-            await producer.send_and_wait(TOPIC, entry.to_bytes(), key=_key(query_id, batch_id), partition=home)
+            await producer.send_and_wait(LEDGER, entry.to_bytes(), key=_key(query_id, batch_id), partition=home)
             if entry.is_done and batch_id >= KEPT_BATCHES:
-                await producer.send(TOPIC, None, key=_key(query_id, batch_id - KEPT_BATCHES), partition=home)
+                await producer.send(LEDGER, None, key=_key(query_id, batch_id - KEPT_BATCHES), partition=home)
 
 
 _prepared: set[str] = set()  # clusters whose ledger this process has seen
@@ -121,13 +121,13 @@ _prepared: set[str] = set()  # clusters whose ledger this process has seen
 async def _prepare(admin: Admin) -> None:
     """Make the topic if it is not there."""
     try:
-        await admin.describe_topic(TOPIC)
+        await admin.describe_topic(LEDGER)
         return
     except ApiError as error:
         if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise
     brokers = len((await admin.describe_cluster()).brokers)
-    topic = NewTopic(TOPIC, PARTITIONS, min(REPLICAS, brokers), configs={"cleanup.policy": "compact"})
+    topic = NewTopic(LEDGER, PARTITIONS, min(REPLICAS, brokers), configs={"cleanup.policy": "compact"})
     try:
         await admin.create_topics([topic])
     except ApiError as refusal:
@@ -146,7 +146,7 @@ async def _newest_of(
     found: tuple[int, bytes | None] | None = None
     offset = low
     while offset < high:
-        data, _ = await cluster.persist(partial(fetch, cluster, TOPIC, home, offset, False, FETCH_BYTES))
+        data, _ = await cluster.persist(partial(fetch, cluster, LEDGER, home, offset, False, FETCH_BYTES))
         batches = [] if data is None else list(decode_batches(data))
         if not batches:
             break

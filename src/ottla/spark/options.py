@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ottla.spark.client_settings import OptionError as OptionError
-from ottla.spark.client_settings import converted
+from ottla.spark.client_settings import check_name, converted
 
 EARLIEST, LATEST = -2, -1
 Offsets = dict[str, dict[int, int]]  # topic → partition → offset; EARLIEST and LATEST stand for themselves
@@ -25,18 +25,23 @@ _NAMES = (
     "minOffsetsPerTrigger", "maxTriggerDelay", "includeHeaders", "isolation.level", "group.id", "groupIdPrefix", "pushFilters",
     "exactlyOnce", "checkpointLocation", "path", "queryName", "transactional.id.prefix", "segments", "latestPerKey",
     "value.format", "value.schema", "value.mode", "value.delimiter", "key.format", "deadLetterTopic",
-    "archive", "archiveBy",
+    "archive", "archiveBy", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+    "partition.metadata.cache.ttl.ms",
 )  # fmt: skip
 _TOPICS = ("assign", "subscribe", "subscribePattern", "topic")
 _BY_LOWER = {name.lower(): name for name in _NAMES}
 # Settings of Kafka's Java clients that mean nothing here, or that the source sets itself, as the connector does.
 _FIXED = {
     "key.deserializer", "value.deserializer", "key.serializer", "value.serializer", "enable.auto.commit", "auto.offset.reset",
-    "interceptor.classes", "partition.assignment.strategy", "transactional.id",
+    "interceptor.classes", "transactional.id",
 }  # fmt: skip
 
 VALUE_FORMATS = ("json", "csv", "avro", "string")
 VALUE_SCHEMA = "value.schema"
+# The connector's defaults.
+CONNECTOR_ATTEMPTS = 3
+CONNECTOR_BETWEEN_S = 1.0
+CONNECTOR_STALLED_S = 120.0
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -60,13 +65,30 @@ class Options:
             raise OptionError(f"option {name} must be true or false, not {text!r}")
         return text.strip().lower() == "true"
 
-    def number(self, name: str) -> int | None:
+    def number(self, name: str, least: int = 1) -> int | None:
         text = self.values.get(name)
         if text is None:
             return None
-        if not re.fullmatch(r"\s*[1-9]\d*\s*", text):
-            raise OptionError(f"option {name} must be a whole number above 0, not {text!r}")
+        if not re.fullmatch(r"\s*\d{1,18}\s*", text) or int(text) < least:
+            raise OptionError(
+                f"option {name} must be a whole number {f'above {least - 1}' if least else 'from 0 on'}, not {text!r}"
+            )
         return int(text)
+
+    @property
+    def offset_attempts(self) -> tuple[int, float]:
+        """How often the driver asks a cluster that cannot be reached, and seconds between. Unless it is told so it asks once, so
+        that whoever gave a wrong address reads it at once."""
+        attempts, between_ms = self.number("fetchOffset.numRetries"), self.number("fetchOffset.retryIntervalMs", 0)
+        if attempts is None:
+            attempts = 1 if between_ms is None else CONNECTOR_ATTEMPTS
+        return attempts, CONNECTOR_BETWEEN_S if between_ms is None else between_ms / 1000
+
+    @property
+    def stalled_s(self) -> float:
+        """How long an executor waits for the next records of its range."""
+        given_ms = self.number("kafkaConsumer.pollTimeoutMs")
+        return CONNECTOR_STALLED_S if given_ms is None else given_ms / 1000
 
     def duration_s(self, name: str, default: float) -> float:
         """As Spark writes intervals: 500ms, 30s, 15m, 1h."""
@@ -96,6 +118,15 @@ class Options:
         return self.flag("includeHeaders", False) or self.text("deadLetterTopic") is not None
 
     @property
+    def starts_late_at_latest(self) -> bool:
+        """What a start by time does in a partition that has no record so late: begin at its end, or (the default) fail."""
+        name = "startingOffsetsByTimestampStrategy"
+        text = self.text(name, "error") or ""
+        if text.strip().lower() not in ("error", "latest"):
+            raise OptionError(f"option {name} must be error or latest, not {text!r}")
+        return text.strip().lower() == "latest"
+
+    @property
     def isolation_level(self) -> str:
         return self.values.get("isolation.level", "read_uncommitted")
 
@@ -110,6 +141,7 @@ def parse(options: Mapping[str, str], *, reading: bool) -> Options:
             name = name.removeprefix("kafka.")
             if name in _FIXED:
                 raise OptionError(f"option {given} is set by the source itself and cannot be given")
+            check_name(given, name)
             if name not in ("bootstrap.servers", "group.id", "isolation.level"):
                 client[name.replace(".", "_")] = text
                 continue
@@ -126,6 +158,11 @@ def parse(options: Mapping[str, str], *, reading: bool) -> Options:
         if name in values:
             parse_offsets(name, values[name])
     made = Options(servers, values=values, client=converted(client))
+    _ = (
+        made.offset_attempts,
+        made.stalled_s,
+        made.starts_late_at_latest,
+    )  # what is wrong with them is said now, not in an executor
     if from_files and not any(name in values for name in _TOPICS):
         return made  # all there are
     return _with_topics(made) if reading else made
@@ -154,6 +191,9 @@ def _with_topics(options: Options) -> Options:
         rows = _assigned(text)
         return Options(options.bootstrap_servers, (), None, rows, options.values, options.client)
     if chosen[0] == "subscribePattern":
+        text = text.strip()
+        if not text:
+            raise OptionError("option subscribePattern is empty")
         try:
             re.compile(text)
         except re.error as error:

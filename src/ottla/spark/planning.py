@@ -6,16 +6,16 @@ connector writes them.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ottla.client.errors import PartialFailure
+from ottla.client.errors import NetworkError, PartialFailure
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import TopicPartition
-from ottla.spark import connections
+from ottla.spark import connections, topics
 from ottla.spark.options import EARLIEST, LATEST, OptionError, Options, parse_offsets
 from ottla.spark.ranges import OffsetRange
 
@@ -29,9 +29,21 @@ SMALL_TASK_RECORDS = 10_000
 
 
 def ask(options: Options, question: Callable[[Admin], Awaitable[T]]) -> T:
-    """One question to the cluster, over the connection of the last one."""
+    """One question to the cluster, over the connection of the last one. A cluster that cannot be reached is asked as often as
+    fetchOffset.numRetries says: the first time counts, as in the connector."""
+    attempts, between_s = options.offset_attempts
 
     async def main() -> T:
+        for _ in range(attempts - 1):
+            try:
+                return await once()
+            except NetworkError as error:
+                if not error.retriable:
+                    raise
+            await asyncio.sleep(between_s)
+        return await once()
+
+    async def once() -> T:
         async with connections.using(connections.admin, connections.common_settings(options)) as admin:
             return await question(admin)
 
@@ -41,8 +53,7 @@ def ask(options: Options, question: Callable[[Admin], Awaitable[T]]) -> T:
 async def partitions_of(admin: Admin, options: Options) -> list[TopicPartition]:
     """Everything the options name. Raises OptionError for a topic that does not exist."""
     if options.pattern is not None:
-        listed = await admin.list_topics(internal=True)
-        names = sorted(name for name in listed if re.fullmatch(options.pattern, name))
+        names = topics.matching(options.pattern, await admin.list_topics())
     else:
         names = list(options.topics) or sorted({topic for topic, _ in options.partitions})
     described = await _described(admin, options, names) if names else {}
@@ -68,23 +79,31 @@ async def _described(admin: Admin, options: Options, names: list[str]) -> dict[s
     raise OptionError(f"there is no topic {', '.join(missing or names)} at {options.bootstrap_servers}") from None
 
 
-async def resolve(admin: Admin, options: Options, partitions: list[TopicPartition], side: str, default: int) -> Positions:
-    """Where to start (`side` is "starting") or to end ("ending"), as real offsets. By time goes before by offset."""
+async def asked_for(admin: Admin, options: Options, partitions: list[TopicPartition], side: str, default: int) -> Positions:
+    """Where to start (`side` is "starting") or to end ("ending"). By time goes before by offset, and only by offset may some be
+    EARLIEST or LATEST; `real` looks those up."""
     times = _times(options, side)
     if times is not None:
         return await _by_time(admin, options, partitions, times, side)
     text = options.text(f"{side}Offsets")
     asked = default if text is None else parse_offsets(f"{side}Offsets", text)
-    if isinstance(asked, int):
-        wanted = dict.fromkeys(partitions, asked)
-    else:
-        wanted = _exactly(asked, partitions, f"{side}Offsets")
-    return await _real(admin, options, wanted)
+    return dict.fromkeys(partitions, asked) if isinstance(asked, int) else _exactly(asked, partitions, f"{side}Offsets")
+
+
+def check_order(options: Options, start: Positions, end: Positions) -> None:
+    """A batch that starts beyond its end is a mistake, as the connector has it. What was asked for by word is not compared: of a log
+    whose start has passed the end there is nothing left, and that is nobody's mistake. Raises OptionError."""
+    what, starts, ends = "offset", _times(options, "starting"), _times(options, "ending")
+    if isinstance(starts, Mapping) and isinstance(ends, Mapping):  # compared as they are given: their offsets may be the same
+        what, start, end = "timestamp", _by_partition(starts), _by_partition(ends)
+    beyond = [f"{key} starts at {what} {at} and ends at {end[key]}" for key, at in start.items() if 0 <= end[key] < at]
+    if beyond:
+        raise OptionError(f"a batch query cannot start beyond its end: {', '.join(beyond)}")
 
 
 def _exactly(asked: Mapping[str, Mapping[int, Any]], partitions: list[TopicPartition], name: str) -> dict[TopicPartition, Any]:
     """An offset for each partition and none besides, as Spark's connector demands."""
-    given = {TopicPartition(topic, number): value for topic, rows in asked.items() for number, value in rows.items()}
+    given = _by_partition(asked)
     missing = [key for key in partitions if key not in given]
     extra = [key for key in given if key not in set(partitions)]
     if missing or extra:
@@ -94,7 +113,11 @@ def _exactly(asked: Mapping[str, Mapping[int, Any]], partitions: list[TopicParti
     return given
 
 
-async def _real(admin: Admin, options: Options, wanted: Positions) -> Positions:
+def _by_partition(asked: Mapping[str, Mapping[int, Any]]) -> dict[TopicPartition, Any]:
+    return {TopicPartition(topic, number): value for topic, rows in asked.items() for number, value in rows.items()}
+
+
+async def real(admin: Admin, options: Options, wanted: Positions) -> Positions:
     """EARLIEST and LATEST looked up; what is a number stays."""
     earliest = [key for key, offset in wanted.items() if offset == EARLIEST]
     latest = [key for key, offset in wanted.items() if offset == LATEST]
@@ -147,7 +170,7 @@ async def _by_time(
         questions = dict(_exactly(times, partitions, f"{side}OffsetsByTimestamp"))
     found = await admin.list_offsets(questions, isolation_level=options.isolation_level)
     late = [key for key, row in found.items() if row.offset < 0]
-    if late and side == "starting" and options.text("startingOffsetsByTimestampStrategy", "error") == "error":
+    if late and side == "starting" and not options.starts_late_at_latest:
         named = ", ".join(map(str, late))
         raise OptionError(
             f"no record of {named} is as late as the starting timestamp; startingOffsetsByTimestampStrategy=latest would start at the end"

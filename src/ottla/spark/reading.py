@@ -25,7 +25,6 @@ from ottla.spark.ranges import DataLost, OffsetRange
 FETCH_BYTES = 6 << 20
 FETCH_WAIT_MS = 500
 QUEUED_FETCHES = 2
-STALLED_S = 120  # as long as the connector waits (kafkaConsumer.pollTimeoutMs)
 SESSIONLESS = -1
 _DONE = object()
 
@@ -36,7 +35,9 @@ class Fetched(NamedTuple):
     start: int
 
 
-def fetched(settings: Mapping[str, Any], wanted: OffsetRange, committed_only: bool, fail_on_data_loss: bool) -> Iterator[Fetched]:
+def fetched(
+    settings: Mapping[str, Any], wanted: OffsetRange, committed_only: bool, fail_on_data_loss: bool, stalled_s: float
+) -> Iterator[Fetched]:
     """The fetches of a range, ahead of the reader. `settings` are those of any client."""
     ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
     room = asyncio.Semaphore(QUEUED_FETCHES)
@@ -44,7 +45,7 @@ def fetched(settings: Mapping[str, Any], wanted: OffsetRange, committed_only: bo
     async def work() -> None:
         try:
             async with connections.using(connections.cluster, settings, connections.PATIENCE_S) as cluster:
-                async for item in _fetches(cluster, settings, wanted, committed_only, fail_on_data_loss):
+                async for item in _fetches(cluster, settings, wanted, committed_only, fail_on_data_loss, stalled_s):
                     await room.acquire()
                     ready.put(item)
             ready.put(_DONE)
@@ -65,9 +66,9 @@ def fetched(settings: Mapping[str, Any], wanted: OffsetRange, committed_only: bo
 
 
 async def _fetches(
-    cluster: Cluster, settings: Mapping[str, Any], wanted: OffsetRange, committed_only: bool, fail: bool
+    cluster: Cluster, settings: Mapping[str, Any], wanted: OffsetRange, committed_only: bool, fail: bool, stalled_s: float
 ) -> AsyncIterator[Fetched]:
-    offset, deadline = wanted.start, time.monotonic() + STALLED_S
+    offset, deadline = wanted.start, time.monotonic() + stalled_s
     while offset < wanted.end:
         data, aborted = await cluster.persist(partial(fetch, cluster, wanted.topic, wanted.partition, offset, committed_only))
         if data is None:
@@ -80,10 +81,10 @@ async def _fetches(
             # Nothing yet below the end: records of an open transaction, or an earlier leader's on their way.
             if time.monotonic() > deadline:
                 raise DataLost(
-                    f"{wanted}: nothing came from offset {offset} on for {STALLED_S} s. Is the end beyond what is stable, or was the topic made anew?"
+                    f"{wanted}: nothing came from offset {offset} on for {stalled_s:g} s (kafkaConsumer.pollTimeoutMs). Is the end beyond what is stable, or was the topic made anew?"
                 )
             continue
-        deadline = time.monotonic() + STALLED_S
+        deadline = time.monotonic() + stalled_s
         yield Fetched(data, aborted, offset)
         offset = last.next_offset
 

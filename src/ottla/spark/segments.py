@@ -21,6 +21,7 @@ from ottla.model.ids import TopicPartition
 from ottla.records.batch import HEADER_SIZE, MAGIC, BatchHeader, read_header
 from ottla.records.control import AbortedTransaction, read_end_transaction
 from ottla.records.record import decode_batch
+from ottla.spark import planning, topics
 from ottla.spark.options import EARLIEST, LATEST, OptionError, Options, parse_offsets
 from ottla.spark.ranges import DataLost, OffsetRange
 from ottla.spark.reading import Fetched
@@ -63,8 +64,11 @@ def plan(options: Options) -> Plan:
     if options.isolation_level == "read_committed":
         for key in partitions:
             latest[key], aborted[key] = scan_transactions(_folder(directory, key), latest[key])
-    start = _asked(options, "startingOffsets", EARLIEST, earliest, latest)
-    end = _asked(options, "endingOffsets", LATEST, earliest, latest)
+    start = _asked(options, "startingOffsets", EARLIEST, partitions)
+    end = _asked(options, "endingOffsets", LATEST, partitions)
+    planning.check_order(options, start, end)
+    places = {EARLIEST: earliest, LATEST: latest}
+    start, end = ({key: places[at][key] if at in places else at for key, at in each.items()} for each in (start, end))
     for key in partitions:
         if start[key] < earliest[key] and options.flag("failOnDataLoss", True):
             raise DataLost(f"{key}: offset {start[key]} is gone, the log now starts at {earliest[key]}")
@@ -82,32 +86,29 @@ def _chosen(directory: Path, options: Options) -> list[TopicPartition]:
         for folder in directory.iterdir()
         if folder.is_dir() and (match := _FOLDER.fullmatch(folder.name)) is not None
     ]
-    topics = {key.topic for key in found}
     if options.partitions:
         wanted = [TopicPartition(*key) for key in options.partitions]
         missing = [str(key) for key in wanted if key not in found]
     elif options.topics:
         wanted = [key for key in found if key.topic in options.topics]
-        missing = [topic for topic in options.topics if topic not in topics]
+        missing = [topic for topic in options.topics if all(topic != key.topic for key in found)]
     else:
-        pattern = options.pattern or "(?!__).*"
-        wanted, missing = [key for key in found if re.fullmatch(pattern, key.topic)], []
+        matching = topics.matching(options.pattern or "", {key.topic for key in found})
+        wanted, missing = [key for key in found if key.topic in matching], []
     if missing:
         raise OptionError(f"there is no log of {', '.join(missing)} in {directory}")
     return sorted(wanted)
 
 
-def _asked(
-    options: Options, name: str, default: int, earliest: dict[TopicPartition, int], latest: dict[TopicPartition, int]
-) -> dict[TopicPartition, int]:
+def _asked(options: Options, name: str, default: int, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
     text = options.text(name)
     asked = default if text is None else parse_offsets(name, text)
     out = {}
-    for key in earliest:
+    for key in partitions:
         offset = asked if isinstance(asked, int) else asked.get(key.topic, {}).get(key.partition)
         if offset is None:
             raise OptionError(f"option {name} lacks {key}; use -2 for earliest and -1 for latest")
-        out[key] = earliest[key] if offset == EARLIEST else latest[key] if offset == LATEST else offset
+        out[key] = offset
     return out
 
 

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 HEADERS = ", headers array<struct<key: string, value: binary>>"
+# A stream has no end. The connector refuses two of the three endings, and lets endingTimestamp pass without heeding it.
+BATCH_ONLY = ("segments", "latestPerKey", "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 MAX_TRIGGER_DELAY_S = 15 * 60.0  # the connector's default for maxTriggerDelay
 R = TypeVar("R", bound="Reading")
 
@@ -105,7 +107,7 @@ class OttlaSource(DataSource):
     @plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = self._options(schema)
-        for name in ("segments", "latestPerKey"):
+        for name in BATCH_ONLY:
             if options.text(name) is not None:
                 raise OptionError(f"option {name} is for batch queries: spark.read, not spark.readStream")
         return self._typed(StreamReader(options), schema)
@@ -146,7 +148,8 @@ class Reading:
 
         committed_only = self.options.isolation_level == "read_committed"
         settings = connections.common_settings(self.options)
-        return fetched(settings, wanted, committed_only, self.options.flag("failOnDataLoss", True))
+        fails = self.options.flag("failOnDataLoss", True)
+        return fetched(settings, wanted, committed_only, fails, self.options.stalled_s)
 
     @plainly_each
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -201,8 +204,10 @@ class BatchReader(Reading, DataSourceReader):
 
         async def plan(admin: Any) -> tuple[planning.Positions, planning.Positions]:
             partitions = await planning.partitions_of(admin, options)
-            start = await planning.resolve(admin, options, partitions, "starting", EARLIEST)
-            end = await planning.resolve(admin, options, partitions, "ending", LATEST)
+            start = await planning.asked_for(admin, options, partitions, "starting", EARLIEST)
+            end = await planning.asked_for(admin, options, partitions, "ending", LATEST)
+            planning.check_order(options, start, end)
+            start, end = await planning.real(admin, options, start), await planning.real(admin, options, end)
             await planning.check_within(admin, options, "startingOffsets", start)
             await planning.check_within(admin, options, "endingOffsets", end)
             return await self.narrowed(admin, start, end)
@@ -267,7 +272,8 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
         async def first(admin: Any) -> planning.Positions:
             partitions = await planning.partitions_of(admin, self.options)
-            start = await planning.resolve(admin, self.options, partitions, "starting", LATEST)
+            start = await planning.asked_for(admin, self.options, partitions, "starting", LATEST)
+            start = await planning.real(admin, self.options, start)
             await planning.check_within(admin, self.options, "startingOffsets", start)
             return start
 
