@@ -1,9 +1,11 @@
-"""A real Spark standalone cluster, master and two workers from the PySpark package: ottla is shipped by one call, and a straggler
-that Spark runs a second time beside the first (speculation) does not write twice."""
+"""A real Spark standalone cluster, master and two workers from the PySpark package: ottla is shipped by one call, and exactly once is
+kept when Spark runs a straggler a second time beside the first (speculation), when an executor dies, and when brokers do."""
 
 from __future__ import annotations
 
+import itertools
 import os
+import random
 import re
 import subprocess
 import sys
@@ -14,20 +16,23 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import psutil
 import pyarrow.parquet as pq
 import pyspark
 
 from ottla import sync
 from ottla.spark.examples import write_out
 from tests.cli.processes import environment
+from tests.compatibility.cluster import OttlaCluster
 from tests.compatibility.node import OttlaNode
 from tests.compatibility.process import start, stop
 from tests.compatibility.wire import free_port, wait_until
-from tests.spark.kills import Driver, Run
+from tests.spark.kills import BATCH, SMALL_PORTIONS, Driver, Run, finish, kill, play
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 HOME = Path(pyspark.__file__).parent
+FEW = 2_000
 START_LIMIT_S = 90
 RUN_LIMIT_S = 300
 
@@ -129,3 +134,64 @@ def test_a_pipeline_runs_on_a_cluster_with_ottla_shipped_and_speculation_writes_
             names = [each.id for each in admin.list_transactions()]
         assert any(re.search(r"-0\.\d+$", name) for name in names), f"no second attempt wrote anything: {names}"
         assert run.verdict() == ""
+
+
+def test_an_executor_that_is_killed_in_the_middle_of_a_batch_writes_nothing_twice(master: str, tmp_path: Path) -> None:
+    """And without `exactlyOnce` the same kill does."""
+    with OttlaNode(tmp_path / "node") as node:
+        runs = [Run(node, tmp_path, number, is_once, FEW, held_from=1) for number, is_once in enumerate((False, True))]
+        for run in runs:
+            run.prepare()
+        with Driver(tmp_path, runs, master, spark=EXECUTORS | SMALL_PORTIONS, ship=True) as driver:
+            for run in runs:
+                task, values = run.caught()
+                kill(executor_of(task))
+                assert not driver.has_copied(run)
+                finish(driver, run)
+                run.judge(values)
+                assert run.lives == 1, "the driver was to go on with another executor"
+            assert driver.wait() == 0
+
+
+def executor_of(task: int) -> psutil.Process:
+    """The JVM that has started this Python process."""
+    found = [each for each in psutil.Process(task).parents() if "CoarseGrainedExecutorBackend" in " ".join(each.cmdline())]
+    assert len(found) == 1, psutil.Process(task).parents()
+    return found[0]
+
+
+class InTurn:
+    """The brokers of a cluster, of which each kill takes the next one."""
+
+    def __init__(self, cluster: OttlaCluster) -> None:
+        self._cluster = cluster
+        self._others = itertools.cycle(cluster.plans)
+        self._next = next(self._others)
+
+    @property
+    def bootstrap(self) -> str:
+        return self._cluster.bootstrap
+
+    @property
+    def pid(self) -> int:
+        return self._cluster.processes[self._next].pid
+
+    def kill(self) -> None:
+        self._cluster.kill_node(self._next)
+
+    def start(self) -> None:
+        self._cluster.start_node(self._next)
+        self._cluster.wait_ready()
+        self._next = next(self._others)
+
+
+def test_three_brokers_of_which_each_is_killed_once_have_every_record_once(master: str, tmp_path: Path) -> None:
+    with OttlaCluster(tmp_path / "brokers") as cluster:
+        run = Run(InTurn(cluster), tmp_path, 0, records=FEW, copies=3, held_from=FEW // BATCH - 1)
+        run.prepare()
+        with Driver(tmp_path, [run], master, spark=EXECUTORS, ship=True) as driver:
+            events = play(driver, run, random.Random(4), ["broker"] * len(cluster.plans))
+            assert len(events) == len(cluster.plans)
+            assert driver.wait() == 0, driver.said()[-5000:]
+        assert run.verdict() == "", events
+        assert cluster.tracebacks() == []

@@ -201,7 +201,7 @@ _BROKER = (
     Setting("group.consumer.min.session.timeout.ms", N, 45_000, "The least a group may set.", least=1),
     Setting("group.consumer.regex.refresh.interval.ms", N, 600_000, "Accepted for Kafka's sake; regular expressions are matched anew when topics change.", least=10_000),
     Setting("group.consumer.session.timeout.ms", N, 45_000, "A member silent for this long is removed.", least=1),
-    Setting("group.coordinator.rebalance.protocols", A, ("classic", "Accepted for Kafka's sake; classic and consumer groups are served."), "Accepted for Kafka's sake; classic and consumer groups are served.", one_of=("consumer", "classic", "share", "streams")),
+    Setting("group.coordinator.rebalance.protocols", A, ("classic", "consumer"), "Accepted for Kafka's sake; classic and consumer groups are served.", one_of=("consumer", "classic", "share", "streams")),
     Setting("group.initial.rebalance.delay.ms", N, 3000, "How long an empty group waits for more members before its first rebalance."),
     Setting("group.max.session.timeout.ms", N, 1_800_000, "The longest session timeout a member may ask for."),
     Setting("group.max.size", N, INT_MAX, "The most members of a classic group.", least=1),

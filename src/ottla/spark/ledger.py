@@ -31,6 +31,7 @@ from ottla.spark.topics import LEDGER
 
 PARTITIONS = 8
 REPLICAS = 3
+IN_SYNC = 2  # of three: a decision that one broker alone has would be gone with it, and its batch written twice
 KEPT_BATCHES = 2  # Spark replays at most the last one; older entries are tombstoned
 FETCH_BYTES = 1 << 20
 FIRST_LOOK = 256  # so many offsets back at first, then four times as many
@@ -127,7 +128,8 @@ async def _prepare(admin: Admin) -> None:
         if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise
     brokers = len((await admin.describe_cluster()).brokers)
-    topic = NewTopic(LEDGER, PARTITIONS, min(REPLICAS, brokers), configs={"cleanup.policy": "compact"})
+    safety = {"min.insync.replicas": str(IN_SYNC)} if brokers >= REPLICAS else {}
+    topic = NewTopic(LEDGER, PARTITIONS, min(REPLICAS, brokers), configs={"cleanup.policy": "compact"} | safety)
     try:
         await admin.create_topics([topic])
     except ApiError as refusal:
