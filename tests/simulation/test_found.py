@@ -232,7 +232,7 @@ def test_a_refusal_that_nobody_waits_for_any_more_is_no_complaint() -> None:
             api = BY_NAME["CreateTopics"]
             context = RequestContext(broker.node, connection, api, api.versions.last, None)
             served = Served(api, refuses_when_abandoned, False)
-            route = Route(served, context, reader(api.request, api.versions.last), b"")
+            route = Route(served, context, reader(api.request, api.versions.last), b"", may_be_short=True)
             exchange = dispatcher._answer(route, api.request(), 1)
             assert isinstance(exchange, Exchange)
             assert exchange.later is not None

@@ -13,7 +13,8 @@ from ottla import sync
 from ottla.client.admin.types import TopicDescription
 from ottla.embedded.cluster import EmbeddedCluster
 from ottla.model.errors import ErrorCode
-from ottla.spark.ledger import PARTITIONS, REPLICAS, TOPIC, Entry, Ledger
+from ottla.spark.ledger import PARTITIONS, REPLICAS, Entry, Ledger
+from ottla.spark.topics import LEDGER
 from tests.compatibility.wire import wait_until
 
 QUICK_FENCING = {"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "200"}
@@ -30,7 +31,7 @@ def five() -> Iterator[EmbeddedCluster]:
 
 def described(bootstrap: str) -> tuple[TopicDescription, dict[str, str | None]]:
     with sync.Admin(bootstrap_servers=bootstrap) as admin:
-        return admin.describe_topic(TOPIC), {name: entry.value for name, entry in admin.topic_configs(TOPIC).items()}
+        return admin.describe_topic(LEDGER), {name: entry.value for name, entry in admin.topic_configs(LEDGER).items()}
 
 
 def test_a_decision_that_only_one_of_three_replicas_has_is_not_acknowledged(five: EmbeddedCluster) -> None:
@@ -50,11 +51,11 @@ def test_a_decision_that_only_one_of_three_replicas_has_is_not_acknowledged(five
     with sync.Producer(bootstrap_servers=alive, **ONCE) as producer:
         five.node(first).kill()
         wait_until("two in sync", lambda: are_in_sync(2))
-        producer.send(TOPIC, b"", key=b"other/0", partition=0).result()  # one may always be away
+        producer.send(LEDGER, b"", key=b"other/0", partition=0).result()  # one may always be away
         five.node(second).kill()
         wait_until("one in sync", lambda: are_in_sync(1))
         with pytest.raises(Exception, match=ErrorCode.NOT_ENOUGH_REPLICAS.name):
-            producer.send(TOPIC, b"", key=b"other/1", partition=0).result()
+            producer.send(LEDGER, b"", key=b"other/1", partition=0).result()
 
 
 def test_a_cluster_of_one_has_a_ledger_of_one_replica() -> None:
