@@ -14,6 +14,9 @@ from ottla.embedded.properties import properties_text
 from tests.chaos.network import Network
 from tests.compatibility import process
 from tests.compatibility.node import OttlaNode
+from tests.compatibility.wire import wait_until
+
+STOP_LIMIT_S = 5.0
 
 # Short, so that a minute has many failures in it; the proportions are those of the defaults.
 SETTINGS = {
@@ -85,7 +88,18 @@ class Nodes:
         return self.processes[node].returncode == -signal.SIGKILL
 
     def stands_still(self, node: int) -> bool:
-        return bool(psutil.Process(self.processes[node].pid).status() == psutil.STATUS_STOPPED)
+        """A signal is delivered when the process is next scheduled, which on a busy machine is not at once."""
+        running = psutil.Process(self.processes[node].pid)
+        try:
+            wait_until(
+                f"node {node} standing still",
+                lambda: running.status() == psutil.STATUS_STOPPED,
+                limit_s=STOP_LIMIT_S,
+                alive=lambda: self.alive(node),
+            )
+        except AssertionError:
+            return False
+        return True
 
     def pause(self, node: int) -> None:
         if self.alive(node):

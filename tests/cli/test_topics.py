@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from ottla.embedded.cluster import EmbeddedCluster
+from ottla.embedded.node import EmbeddedNode
+from ottla.protocol.messages.metadata import MetadataRequest
 from tests.cli.processes import here
-from tests.compatibility.wire import wait_until
+from tests.compatibility.wire import Wire, address_of, wait_until
 
-DEAD = 3
+DEAD, NOBODY = 3, -1
 HEAD = "TOPIC PARTITION LEADER REPLICAS IN-SYNC OFFLINE"
 PLACED = {"pairs": "1:2,2:3", "singles": "3,1"}
 
@@ -24,12 +26,21 @@ def bootstrap() -> Iterator[str]:
         for topic, replicas in PLACED.items():
             made = here("topics", "create", topic, "--replicas", replicas, bootstrap=cluster.bootstrap)
             assert made.returncode == 0, made.stderr
+        wait_until("all in sync", lambda: all(told(node) == ([2, 3], 3) for node in cluster.nodes))
         assert described(cluster.bootstrap, "--under-replicated") == described(cluster.bootstrap, "--unavailable") == {}
         cluster.node(DEAD).kill()
-        living = ",".join(cluster.node(number).bootstrap for number in (1, 2))
-        wait_until("a leader being missed", lambda: described(living)["singles", 0]["leader"] is None)
-        wait_until("a copy being missed", lambda: described(living)["pairs", 1]["in_sync"] == [2])
-        yield living
+        living = [node for node in cluster.nodes if node.node_id != DEAD]
+        wait_until("broker 3 being missed", lambda: all(told(node) == ([2], NOBODY) for node in living))
+        yield ",".join(node.bootstrap for node in living)
+
+
+def told(node: EmbeddedNode) -> tuple[list[int], int]:
+    """By one node, which may lag behind another: who is in sync in pairs-1, and who leads singles-0."""
+    named = MetadataRequest.MetadataRequestTopic
+    with Wire(address_of(node.bootstrap)) as wire:
+        answer = wire.ask(MetadataRequest(topics=[named(name=topic) for topic in PLACED], allow_auto_topic_creation=False), 9)
+    rows = {(topic.name, row.partition_index): row for topic in answer.topics for row in topic.partitions}
+    return (rows["pairs", 1].isr_nodes, rows["singles", 0].leader_id) if len(rows) == 4 else ([], NOBODY)
 
 
 def described(bootstrap: str, *options: str) -> dict[tuple[str, int], dict[str, Any]]:
