@@ -47,7 +47,8 @@ CLUSTER = (
     "A broker lets clients in once it is registered and its logs are open. While every broker is fenced, `Metadata` names the one "
     "that answers, never none: librdkafka takes an empty list at its word.",
     "The voters of ottla's own quorums are those of `controller.quorum.voters`, for ever. Under Kafka's controllers they come from "
-    "the log, as there.",
+    "the log, as there. So ottla's controllers refuse `kraft.version=1` in the words of one of Kafka's that is too old for it, where "
+    "Kafka 4.3 makes voters that can be changed out of static ones.",
     "A controller does not start if `controller.quorum.voters` has its id at a port where it does not listen, nor any node whose "
     "list differs from that of the quorum's leader.",
     "A metadata log that cannot be written stands still until it can be, and the node with it; one that cannot be synced ends the node.",
