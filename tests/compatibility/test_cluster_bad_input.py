@@ -249,6 +249,24 @@ def test_a_full_disk_on_one_node_leaves_the_others_serving(cluster: OttlaCluster
     )
 
 
+def test_a_broker_whose_disk_was_replaced_leads_again(cluster: OttlaCluster) -> None:
+    """Its new folder has an id that the controller has never heard of, and nothing in it."""
+    folder, own = cluster.plans[1].directory, cluster_id(cluster)
+    cluster.kill_node(1)
+    shutil.rmtree(folder)
+    format_node(folder, own, 1)
+    cluster.start_node(1)
+    cluster.wait_ready()
+    elect = ["partitions", "elect", TOPIC]
+    wait_until("node 1 leading again", lambda: ottla(*elect, bootstrap=cluster.bootstrap) and leads_its_own(cluster, 1))
+
+
+def leads_its_own(cluster: OttlaCluster, node: int) -> bool:
+    preferred = [row for row in image_of(cluster).topics[topic_id(cluster)].partitions.values() if row.preferred_leader == node]
+    assert preferred
+    return all(row.leader == node for row in preferred)
+
+
 def test_a_node_that_stops_with_a_full_disk_says_so_without_a_traceback(cluster: OttlaCluster) -> None:
     cluster.kill_node(2)
     try:

@@ -51,6 +51,8 @@ CLUSTER = (
     "Kafka 4.3 makes voters that can be changed out of static ones.",
     "A controller does not start if `controller.quorum.voters` has its id at a port where it does not listen, nor any node whose "
     "list differs from that of the quorum's leader.",
+    "A broker whose disk was replaced says in which directory a replica lives (`AssignReplicasToDirs`) once another one leads and has it in "
+    "sync, or if there is no other replica. Kafka's says so as it starts, and may then be elected with nothing.",
     "A metadata log that cannot be written stands still until it can be, and the node with it; one that cannot be synced ends the node.",
     "A leader that is named again in a later epoch counts nothing that it knew of its followers before.",
     "The last of several nodes that stop together does not wait for a controller that can no longer be.",

@@ -34,8 +34,11 @@ class SimulatedBroker:
         self.starts = 0
         self.stopping = False  # it was told to stop
         self.down = False  # it was taken down, and whoever did it will start it again
-        machine.disk.make_directory(DATA)
-        LogDirectory.format(machine.disk, DATA, CLUSTER_ID, node_id, b"directory of n%02d" % node_id)
+        self._format(b"directory of n%02d" % node_id)
+
+    def _format(self, directory_id: bytes) -> None:
+        self.machine.disk.make_directory(DATA)
+        LogDirectory.format(self.machine.disk, DATA, CLUSTER_ID, self.node_id, directory_id)
 
     @property
     def name(self) -> str:
@@ -93,6 +96,12 @@ class SimulatedBroker:
         self.node = None
         self.down = True
         self.machine.kill()
+
+    def replace_disk(self) -> None:
+        """While it is down: nothing is left, and the new folder has an id of its own."""
+        assert not self.machine.running
+        self.machine.disk.remove_tree(DATA)
+        self._format(b"other folder n%02d" % self.node_id)
 
     def cut_power(self) -> None:
         self.node = None

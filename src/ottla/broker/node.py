@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from ottla.broker import handlers
+from ottla.broker.assignments import Assignments
 from ottla.broker.config import Endpoint, NodeConfig, Settings
 from ottla.broker.coordinators import Coordinators
 from ottla.broker.dispatch import Dispatcher
@@ -54,6 +55,7 @@ class Node:
         self.fetch_sessions = FetchSessions()
         self.doubts = Doubts(self)
         self.fetchers = Fetchers(self)
+        self.assignments = Assignments(self)
         self.replicas = Replicas(self)
         self.groups = GroupKind(self)
         self.transactions = TransactionKind(self)
@@ -132,6 +134,7 @@ class Node:
         for listener in self._listeners:
             await listener.close()
         self.coordinators.stop()
+        self.assignments.stop()
         self.doubts.stop()
         await self._drain()
         self.server.close()

@@ -379,6 +379,7 @@ class Replicas:
             self._node.fetchers.assign(replica)
         else:
             self._node.fetchers.drop(replica)
+        self._node.assignments.look(replica)
 
     def _open(self, topic_partition: TopicPartition, topic_id: bytes) -> Log:
         directory, now_ms = self._node.directory, self._node.world.clock.wall_ms()
