@@ -14,6 +14,7 @@ from ottla.broker import handlers
 from ottla.broker.assignments import Assignments
 from ottla.broker.config import Endpoint, NodeConfig, Settings
 from ottla.broker.coordinators import Coordinators
+from ottla.broker.disk_watch import DiskWatch
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.doubts import Doubts
 from ottla.broker.fetchers import Fetchers
@@ -62,6 +63,7 @@ class Node:
         self.coordinators = Coordinators(self, self.groups, self.transactions)
         self.quorum = Quorum(self)
         self.lifecycle = Lifecycle(self)
+        self.disk_watch = DiskWatch(self)
         self.housekeeping = Housekeeping(self)
         self.bound: tuple[Endpoint, ...] = ()
         self.controller_bound: tuple[Endpoint, ...] = ()
@@ -135,6 +137,7 @@ class Node:
             await listener.close()
         self.coordinators.stop()
         self.assignments.stop()
+        self.disk_watch.stop()
         self.doubts.stop()
         await self._drain()
         self.server.close()

@@ -235,6 +235,7 @@ class Quorum:
             appended = self._write(effects)
         except (OSError, ApiError) as error:
             log.error("metadata cannot be written node=%d error=%s", self._node.node_id, error)
+            self._node.disk_watch.refused(error)
             self._set_timer(None)
             self._timer = asyncio.get_running_loop().call_later(STAND_STILL_MS / 1000, self._run, effects)
             return False
@@ -483,9 +484,21 @@ class Quorum:
     def _append_records(self, records: Sequence[MetadataRecord], metadata_version: int) -> int:
         if not self.leader.is_self:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
-        first = self._log.append(records, metadata_version, self.leader.epoch)
+        try:
+            first = self._log.append(records, metadata_version, self.leader.epoch)
+        except ApiError as error:
+            self._refused(error)
+            raise
         self._appended(())
         return first
+
+    def _refused(self, error: ApiError) -> None:
+        """A controller that cannot write decides nothing, not even that others shall lead what it leads: let another one decide."""
+        if error.code == ErrorCode.KAFKA_STORAGE_ERROR:
+            self._node.disk_watch.refused(error)
+            if len(self.raft.voters) > 1:
+                self.step(events.Resign())
+                raise ApiError(ErrorCode.NOT_CONTROLLER) from error
 
     def _stand_down(self) -> None:
         self._activate_at = None
