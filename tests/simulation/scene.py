@@ -19,14 +19,16 @@ RECORDS = 50
 class Scene:
     """Three brokers, and what is done to them."""
 
-    def __init__(self, simulation: Simulation, size: int = 3, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, simulation: Simulation, size: int = 3, settings: Mapping[str, str] | None = None, *, controllers: int = 0
+    ) -> None:
         self.simulation = simulation
-        self.cluster = SimulatedCluster(simulation, size, settings)
+        self.cluster = SimulatedCluster(simulation, size, settings, controllers=controllers)
         self.servers = ",".join(f"{host}:{port}" for host, port in self.cluster.bootstrap)
         self._clients = 0
 
     def node(self, node_id: int) -> SimulatedBroker:
-        return self.cluster.brokers[node_id - 1]
+        return self.cluster.nodes[node_id - 1]
 
     async def _client(self, main: Callable[[World], object]) -> None:
         self._clients += 1
@@ -57,7 +59,7 @@ class Scene:
     @property
     def image(self) -> ClusterImage:
         """As those who run know it."""
-        return max((b.node.image for b in self.cluster.brokers if b.node is not None), key=lambda image: image.offset)
+        return max((b.node.image for b in self.cluster.nodes if b.node is not None), key=lambda image: image.offset)
 
     def partition(self, name: str, index: int = 0) -> Partition:
         found = self.image.partition(name, index)
