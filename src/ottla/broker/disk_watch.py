@@ -29,13 +29,14 @@ class DiskWatch:
         self._trying: asyncio.Task[None] | None = None
         self._pause_ms = TRIAL_MS
         self._cleared_ms: float | None = None
+        self._stopped = False
 
     @property
     def refuses(self) -> bool:
         return self._trying is not None
 
     def refused(self, error: Exception) -> None:
-        if self.refuses:
+        if self.refuses or self._stopped:
             return
         log.error("disk refuses writes node=%d error=%s", self._node.node_id, error)
         since_ms = None if self._cleared_ms is None else self._node.world.clock.monotonic_ms() - self._cleared_ms
@@ -44,6 +45,8 @@ class DiskWatch:
         self._node.lifecycle.beat_now()
 
     def stop(self) -> None:
+        """What the disk refuses to a node that stops is of no concern to others."""
+        self._stopped = True
         if self._trying is not None:
             self._trying.cancel()
 
