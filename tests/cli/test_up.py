@@ -178,6 +178,9 @@ def test_a_node_from_a_properties_file_is_formatted_and_served(tmp_path: Path) -
     unknown = ottla("storage", "format", str(file), "--cluster-id", cluster_id, "--feature", "group.version=7")
     assert unknown.returncode == 1
     assert "levels 0 to 1" in unknown.stderr
+    voters = ottla("storage", "format", str(file), "--cluster-id", cluster_id, "--feature", "kraft.version=1")
+    assert voters.returncode == 1
+    assert "there is no feature 'kraft.version'" in voters.stderr
     chosen = ("--feature", "transaction.version=1")
     assert ottla("storage", "format", str(file), "--cluster-id", cluster_id, *chosen).returncode == 0
     again = ottla("storage", "format", str(file), "--cluster-id", cluster_id)

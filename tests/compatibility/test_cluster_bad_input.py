@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from ottla.broker.config import parse_properties
 from ottla.embedded.formatting import format_node, new_id
 from ottla.embedded.properties import properties_text
-from ottla.metadata.image import ClusterImage
+from ottla.metadata.image import NO_LEADER, ClusterImage
 from ottla.metadata.loader import Loader
 from ottla.metadata.records import decode
 from ottla.model.errors import ErrorCode
@@ -32,6 +32,9 @@ from tests.compatibility.wire import ask, free_port, wait_until
 pytestmark = pytest.mark.slow
 TOPIC = "served"
 LIMIT_S = 60.0
+LARGEST_FILE = (
+    500_000  # of what a node with a full disk may write: more than its metadata and its output, less than the topic's logs
+)
 IMPATIENT = {"initial.broker.registration.timeout.ms": "2000"}
 
 
@@ -54,14 +57,15 @@ def serves_on(cluster: OttlaCluster) -> Iterator[None]:
     assert all(process.poll() is None for process in cluster.processes.values())
 
 
-def produced(cluster: OttlaCluster) -> dict[int, str]:
-    """What each partition answered to one record."""
+def produced(cluster: OttlaCluster, size: int = 1) -> dict[int, str]:
+    """What each partition answered to one record, once it was tried for as long as we wait."""
     answers: dict[int, str] = {}
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "log_level": 0})
+    limit_ms = int(LIMIT_S * 1000 / 2)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "log_level": 0, "message.timeout.ms": limit_ms})
     for partition in range(3):
         producer.produce(
             TOPIC,
-            b"x",
+            b"x" * size,
             partition=partition,
             on_delivery=lambda error, message: answers.update({message.partition(): error.name() if error else "NONE"}),
         )
@@ -235,11 +239,14 @@ def test_a_stale_broker_epoch_changes_nothing(cluster: OttlaCluster) -> None:
 
 def test_a_full_disk_on_one_node_leaves_the_others_serving(cluster: OttlaCluster) -> None:
     """Full by the kernel's limit on the size of a file, which can be set on a running process; lifted, the node comes back."""
+    for _ in range(4):
+        assert set(produced(cluster, size=LARGEST_FILE // 2).values()) == {"NONE"}
     victim = image_of(cluster).topics[topic_id(cluster)].partitions[0].leader
     process = cluster.processes[victim].pid
-    resource.prlimit(process, resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+    resource.prlimit(process, resource.RLIMIT_FSIZE, (LARGEST_FILE, resource.RLIM_INFINITY))
     try:
-        wait_until("partition 0 being served by others", lambda: produced(cluster).get(0) == "NONE", limit_s=90)
+        assert set(produced(cluster).values()) == {"NONE"}
+        assert image_of(cluster).topics[topic_id(cluster)].partitions[0].leader not in (victim, NO_LEADER)
     finally:
         resource.prlimit(process, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     wait_until(
@@ -247,6 +254,24 @@ def test_a_full_disk_on_one_node_leaves_the_others_serving(cluster: OttlaCluster
         lambda: all(len(row.isr) == 3 for row in image_of(cluster).topics[topic_id(cluster)].partitions.values()),
         limit_s=90,
     )
+
+
+def test_a_broker_whose_disk_was_replaced_leads_again(cluster: OttlaCluster) -> None:
+    """Its new folder has an id that the controller has never heard of, and nothing in it."""
+    folder, own = cluster.plans[1].directory, cluster_id(cluster)
+    cluster.kill_node(1)
+    shutil.rmtree(folder)
+    format_node(folder, own, 1)
+    cluster.start_node(1)
+    cluster.wait_ready()
+    elect = ["partitions", "elect", TOPIC]
+    wait_until("node 1 leading again", lambda: ottla(*elect, bootstrap=cluster.bootstrap) and leads_its_own(cluster, 1))
+
+
+def leads_its_own(cluster: OttlaCluster, node: int) -> bool:
+    preferred = [row for row in image_of(cluster).topics[topic_id(cluster)].partitions.values() if row.preferred_leader == node]
+    assert preferred
+    return all(row.leader == node for row in preferred)
 
 
 def test_a_node_that_stops_with_a_full_disk_says_so_without_a_traceback(cluster: OttlaCluster) -> None:

@@ -47,11 +47,16 @@ CLUSTER = (
     "A broker lets clients in once it is registered and its logs are open. While every broker is fenced, `Metadata` names the one "
     "that answers, never none: librdkafka takes an empty list at its word.",
     "The voters of ottla's own quorums are those of `controller.quorum.voters`, for ever. Under Kafka's controllers they come from "
-    "the log, as there.",
+    "the log, as there. So ottla's controllers refuse `kraft.version=1` in the words of one of Kafka's that is too old for it, where "
+    "Kafka 4.3 makes voters that can be changed out of static ones.",
     "A controller does not start if `controller.quorum.voters` has its id at a port where it does not listen, nor any node whose "
     "list differs from that of the quorum's leader.",
-    "A metadata log that cannot be written stands still until it can be, and the node with it; one that cannot be synced ends the node. "
-    "A node that is still starting gives up in either case and says why.",
+    "A broker whose disk was replaced says in which directory a replica lives (`AssignReplicasToDirs`) once another one leads and has it in "
+    "sync, or if there is no other replica. Kafka's says so as it starts, and may then be elected with nothing.",
+    "A broker whose disk refuses writes asks to be fenced, so that others lead, and comes back once the disk takes writes; the last broker "
+    "goes on, and answers KAFKA_STORAGE_ERROR to what it cannot write. Kafka's gives the log directory up until it is restarted.",
+    "A metadata log that cannot be written stands still until it can be, and the node with it; a controller with such a log lets another "
+    "one decide. One that cannot be synced ends the node. A node that is still starting gives up in either case and says why.",
     "A leader that is named again in a later epoch counts nothing that it knew of its followers before.",
     "`ListOffsets` by time unpacks no batch to more than the topic's `max.message.bytes`, and few for one answer: beyond that it names "
     "where the batch begins (for the largest time, where it ends), where Kafka unpacks whatever there is.",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ottla.metadata.controller import Controller
-from ottla.metadata.features import BOOTSTRAP_LEVELS, SUPPORTED_LEVELS
+from ottla.metadata.features import BOOTSTRAP_LEVELS, SERVED_LEVELS, SUPPORTED_LEVELS
 from ottla.metadata.image import ClusterImage
 from ottla.metadata.records import MetadataRecord
 from ottla.metadata.state import Activated, BrokerUnreachable, Context, ControllerSettings, EffectiveConfig, TimedOut
@@ -56,7 +56,7 @@ class Driver:
     """Time stands still unless a test moves `now_ms`; ids count up; the dice always say 0."""
 
     def __init__(self, image: ClusterImage | None = None, **settings: Any) -> None:
-        options: dict[str, Any] = {"supported_features": SUPPORTED_LEVELS, "bootstrap_features": BOOTSTRAP_LEVELS, **settings}
+        options: dict[str, Any] = {"supported_features": SERVED_LEVELS, "bootstrap_features": BOOTSTRAP_LEVELS, **settings}
         self.settings = ControllerSettings(cluster_id=CLUSTER_ID, node_id=1, **options)
         self.log: list[MetadataRecord] = []
         self.now_ms = 1_000_000

@@ -339,6 +339,8 @@ def test_producer_ids_features_and_quotas_are_given_as_kafka_does(twin: Twin) ->
         ("metadata.version", 25, 3),
         ("metadata.version", 29, 2),
         ("nonsense", 1, 1),
+        ("kraft.version", 0, 1),
+        ("kraft.version", -1, 1),
         ("group.version", 0, 1),
         ("group.version", -1, 1),
         ("group.version", 1, 1),

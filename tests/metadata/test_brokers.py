@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.metadata.features import BOOTSTRAP_LEVELS
+from ottla.metadata.features import BOOTSTRAP_LEVELS, KRAFT_VERSION
 from ottla.metadata.image import BROKER
 from ottla.metadata.records import LATEST_LEVEL
 from ottla.metadata.state import BrokerUnreachable
@@ -125,6 +125,29 @@ def test_levels_rise_only_where_everybody_follows() -> None:
     feature = ControllerRegistrationRequest.Feature(name="metadata.version", min_supported_version=7, max_supported_version=30)
     waiting.ask(ControllerRegistrationRequest(controller_id=2, incarnation_id=b"c" * 16, features=[feature]))
     assert update(waiting, "metadata.version", LATEST_LEVEL) == 0
+
+
+def test_the_voters_of_a_quorum_of_ours_stay_static() -> None:
+    """Kafka's controllers would write voter records (KIP-853); ours cannot, and say so as one of Kafka's does that is too old for it."""
+    cluster = Driver()
+    cluster.start(1)
+    row = UpdateFeaturesRequest.FeatureUpdateKey(feature=KRAFT_VERSION, max_version_level=1)
+    for validate_only in (True, False):
+        refused = cluster.ask(UpdateFeaturesRequest(feature_updates=[row], validate_only=validate_only))
+        assert refused.error_code == ErrorCode.INVALID_UPDATE_VERSION
+        assert refused.error_message.endswith(
+            "version 1 for feature kraft.version. Local controller 1 does not support this feature."
+        )
+    end = len(cluster.log)
+    assert update(cluster, KRAFT_VERSION, 0) == 0
+    assert KRAFT_VERSION not in cluster.image.features
+    assert cluster.log[end:] == []
+
+
+def test_a_broker_of_ours_may_join_a_quorum_whose_voters_change() -> None:
+    cluster = Driver(bootstrap_features={"metadata.version": LATEST_LEVEL, KRAFT_VERSION: 1})
+    cluster.start(1)
+    assert not cluster.image.brokers[1].fenced
 
 
 def test_an_idle_controller_says_so_in_the_log_where_it_is_asked_to() -> None:

@@ -1,4 +1,5 @@
-"""Run seeds: `python -m tests.simulation [SEED] [--seeds N] [--hours H] [--jobs J] [--brokers B] [--focus F] [--broken VARIANT]`.
+"""Run seeds: `python -m tests.simulation [SEED] [--seeds N] [--hours H] [--jobs J] [--brokers B]
+[--controllers C] [--focus F] [--broken VARIANT]`.
 
 With a SEED alone, that one is played and its story told. Otherwise seeds are played one after the other (from SEED or 1) until there
 are N of them or H hours of virtual time, with a progress line; the first failure prints its seed, the broken promise and the
@@ -38,7 +39,7 @@ def main() -> int:
         os.execv(sys.executable, [sys.executable, "-W", "ignore", "-m", "tests.simulation", *sys.argv[1:]])
     if options.seeds is None and options.hours is None:
         with BY_NAME[options.broken].applied() if options.broken else nullcontext():
-            outcome = run_seed(options.seed or 1, brokers=options.brokers, focus=options.focus)
+            outcome = run_seed(options.seed or 1, brokers=options.brokers, controllers=options.controllers, focus=options.focus)
         print("\n".join(outcome.story))
         _tell(outcome)
         return 1 if outcome.failure else 0
@@ -52,6 +53,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--hours", type=float, help="how many hours of virtual time")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--brokers", type=int, default=3)
+    parser.add_argument("--controllers", type=int, default=0, help="nodes of their own that vote, instead of the brokers")
     parser.add_argument("--keep-going", action="store_true", help="play all seeds and tell of the first failure at the end")
     parser.add_argument("--focus", choices=tuple(FOCUSES), default="", help="what is shaken above all")
     parser.add_argument("--broken", choices=tuple(BY_NAME), default="", help="one seed with a broken variant of the code")
@@ -61,7 +63,7 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _outcomes(pool: Pool | None, tasks: Iterator[tuple[int, int, str]]) -> Iterator[Outcome]:
+def _outcomes(pool: Pool | None, tasks: Iterator[tuple[int, int, int, str]]) -> Iterator[Outcome]:
     return map(play, tasks) if pool is None else pool.imap(play, tasks)
 
 
@@ -74,7 +76,8 @@ def _many(options: argparse.Namespace) -> int:
     failed: Outcome | None = None
     pool = get_context("spawn").Pool(options.jobs, maxtasksperchild=50) if options.jobs > 1 else None
     try:
-        for outcome in _outcomes(pool, ((seed, options.brokers, options.focus) for seed in seeds)):
+        tasks = ((seed, options.brokers, options.controllers, options.focus) for seed in seeds)
+        for outcome in _outcomes(pool, tasks):
             _add(totals, kinds, outcome)
             _progress(totals)
             if outcome.failure is None and (outcome.acknowledged < MIN_ACKNOWLEDGED or outcome.faults < MIN_FAULTS):

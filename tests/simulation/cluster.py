@@ -34,8 +34,11 @@ class SimulatedBroker:
         self.starts = 0
         self.stopping = False  # it was told to stop
         self.down = False  # it was taken down, and whoever did it will start it again
-        machine.disk.make_directory(DATA)
-        LogDirectory.format(machine.disk, DATA, CLUSTER_ID, node_id, b"directory of n%02d" % node_id)
+        self._format(b"directory of n%02d" % node_id)
+
+    def _format(self, directory_id: bytes) -> None:
+        self.machine.disk.make_directory(DATA)
+        LogDirectory.format(self.machine.disk, DATA, CLUSTER_ID, self.node_id, directory_id)
 
     @property
     def name(self) -> str:
@@ -94,6 +97,12 @@ class SimulatedBroker:
         self.down = True
         self.machine.kill()
 
+    def replace_disk(self) -> None:
+        """While it is down: nothing is left, and the new folder has an id of its own."""
+        assert not self.machine.running
+        self.machine.disk.remove_tree(DATA)
+        self._format(b"other folder n%02d" % self.node_id)
+
     def cut_power(self) -> None:
         self.node = None
         self.down = True
@@ -101,31 +110,46 @@ class SimulatedBroker:
 
 
 class SimulatedCluster:
-    """Combined nodes n1…nN, all voters."""
+    """Combined nodes n1…nN, all voters; or, if there are controllers of their own, brokers n1…nN and the voters after them."""
 
-    def __init__(self, simulation: Simulation, size: int, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, simulation: Simulation, size: int, settings: Mapping[str, str] | None = None, *, controllers: int = 0
+    ) -> None:
         self.simulation = simulation
-        voters = ",".join(f"{number}@n{number}:{CONTROLLER_PORT}" for number in range(1, size + 1))
-        self.brokers = [
-            SimulatedBroker(simulation.node(f"n{number}"), number, _properties(number, voters, settings or {}))
-            for number in range(1, size + 1)
-        ]
+        brokers, separate = range(1, size + 1), range(size + 1, size + 1 + controllers)
+        voters = ",".join(f"{number}@n{number}:{CONTROLLER_PORT}" for number in separate or brokers)
+
+        def node(number: int, roles: str) -> SimulatedBroker:
+            properties = _properties(number, roles, voters, settings or {})
+            return SimulatedBroker(simulation.node(f"n{number}"), number, properties)
+
+        self.brokers = [node(number, "broker" if separate else "broker,controller") for number in brokers]
+        self.controllers = [node(number, "controller") for number in separate]
         self.weakened: set[int] = set()  # brokers that lost power and have not caught up since
         self.bootstrap = [(broker.name, BROKER_PORT) for broker in self.brokers]
 
     async def start(self) -> None:
-        for broker in self.brokers:
-            broker.start()
-        for broker in self.brokers:
-            await broker.ready.wait()
+        for node in self.nodes:
+            node.start()
+        for node in self.nodes:
+            await node.ready.wait()
+
+    @property
+    def nodes(self) -> list[SimulatedBroker]:
+        return [*self.brokers, *self.controllers]
+
+    @property
+    def voters(self) -> list[SimulatedBroker]:
+        return self.controllers or self.brokers
 
 
-def _properties(number: int, voters: str, settings: Mapping[str, str]) -> dict[str, str]:
+def _properties(number: int, roles: str, voters: str, settings: Mapping[str, str]) -> dict[str, str]:
     host = f"n{number}"
+    listeners = {"broker": f"PLAINTEXT://{host}:{BROKER_PORT}", "controller": f"CONTROLLER://{host}:{CONTROLLER_PORT}"}
     return {
         "node.id": str(number),
-        "process.roles": "broker,controller",
-        "listeners": f"PLAINTEXT://{host}:{BROKER_PORT},CONTROLLER://{host}:{CONTROLLER_PORT}",
+        "process.roles": roles,
+        "listeners": ",".join(listeners[role] for role in roles.split(",")),
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": voters,
         "log.dirs": DATA,

@@ -102,14 +102,14 @@ class Faults:
         internet = self._simulation.internet
         internet.tear_down_walls()
         internet.forget_links()
-        for broker in self._cluster.brokers:
+        for broker in self._cluster.nodes:
             machine = broker.machine
             machine.disk.capacity = 1 << 40
             machine.disk.sync_errors = machine.disk.read_flips = 0
             machine.resume()
             if machine.workers is not None:
                 machine.workers.slowness = 1.0
-        for broker in self._cluster.brokers:
+        for broker in self._cluster.nodes:
             if broker.stopping and broker.machine.running and broker.machine.main is not None:
                 await asyncio.wait([broker.machine.main])
                 await asyncio.sleep(0.001)
@@ -123,7 +123,7 @@ class Faults:
         return min(LONGEST_SECONDS, self._random.expovariate(1 / 1.5))
 
     def _broker(self) -> SimulatedBroker | None:
-        running = [broker for broker in self._cluster.brokers if broker.machine.running]
+        running = [broker for broker in self._cluster.nodes if broker.machine.running]
         return self._random.choice(running) if running else None
 
     async def _kill(self) -> None:
@@ -133,7 +133,7 @@ class Faults:
         names = {kind.__name__ for kind in self._isolating}
         isolated = any(task.get_name() in names for task in self._under_way if not task.done())
         broker = self._broker()
-        alone = len(self._cluster.brokers) == 1
+        alone = len(self._cluster.nodes) == 1
         if broker is None or not (alone or (not isolated and not self._delicate and self._all_in_sync())):
             return
         self._delicate = not alone
@@ -155,8 +155,8 @@ class Faults:
 
     def _all_in_sync(self) -> bool:
         """As the nodes themselves see it, all of them: none may be behind with the metadata."""
-        nodes = [broker.node for broker in self._cluster.brokers if broker.ready.is_set()]
-        if len(nodes) < len(self._cluster.brokers) or not all(nodes):
+        nodes = [broker.node for broker in self._cluster.nodes if broker.ready.is_set()]
+        if len(nodes) < len(self._cluster.nodes) or not all(nodes):
             return False
         partitions = [
             partition
@@ -168,7 +168,7 @@ class Faults:
         return all(len(partition.isr) == len(partition.replicas) for partition in partitions)
 
     async def _down(self, how: Callable[[SimulatedBroker], None]) -> None:
-        victims = self._cluster.brokers if self._random.random() < 0.1 else [broker for broker in [self._broker()] if broker]
+        victims = self._cluster.nodes if self._random.random() < 0.1 else [broker for broker in [self._broker()] if broker]
         for broker in victims:
             if broker.machine.running:
                 self.count += 1
@@ -191,13 +191,13 @@ class Faults:
 
     async def _shake_the_controller(self) -> None:
         """The leader of the metadata quorum is paused, killed or cut off for about as long as an election takes."""
-        leading = [broker for broker in self._cluster.brokers if broker.node is not None and broker.node.quorum.leader.is_self]
+        leading = [broker for broker in self._cluster.nodes if broker.node is not None and broker.node.quorum.leader.is_self]
         if not leading:
             return
         broker, seconds = self._random.choice(leading), self._random.uniform(0.5, 4.0)
         self.count += 1
         how = self._random.randrange(3)
-        internet, others = self._simulation.internet, [each.name for each in self._cluster.brokers if each is not broker]
+        internet, others = self._simulation.internet, [each.name for each in self._cluster.nodes if each is not broker]
         late = self._random.random() < 0.4  # candidates do not hear of each other in time
         if late:
             self._join(others, Link(self._random.uniform(0.03, 0.3), 0.01))
@@ -230,14 +230,14 @@ class Faults:
     async def _cut_off_a_leader(self) -> None:
         """A leader of partitions is cut off from the other brokers, and not from clients: it goes on taking records that it cannot
         commit, while the others elect another one. Then it hears of that, or is killed before it can."""
-        leading = [broker for broker in self._cluster.brokers if broker.ready.is_set() and _leads(broker)]
-        if len(self._cluster.brokers) == 1 or not leading:
+        leading = [broker for broker in self._cluster.nodes if broker.ready.is_set() and _leads(broker)]
+        if len(self._cluster.nodes) == 1 or not leading:
             return
         broker = self._random.choice(leading)
         self.count += 1
         self._simulation.journal.tell("walls", f"{broker.name} leads, and is cut off from the other brokers")
         both = self._random.random() < 0.5
-        for other in self._cluster.brokers:
+        for other in self._cluster.nodes:
             if other is not broker:
                 self._simulation.internet.build_wall(broker.name, other.name)
                 if both:
@@ -318,7 +318,7 @@ class Faults:
             disk.capacity = 1 << 40
 
     async def _jump_clock(self) -> None:
-        broker = self._random.choice(self._cluster.brokers)
+        broker = self._random.choice(self._cluster.nodes)
         by_ms = self._random.randrange(-600_000, 600_000)
         self._simulation.journal.tell("clock jumps", f"the clock of {broker.name} jumps by {by_ms} ms")
         self.count += 1

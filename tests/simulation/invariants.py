@@ -33,7 +33,7 @@ Place = tuple[TopicPartition, bytes]  # a partition of one topic id: a topic tha
 class Invariants:
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
-        self._brokers = {broker.name: broker for broker in cluster.brokers}
+        self._brokers = {broker.name: broker for broker in cluster.nodes}
         self._journal = cluster.simulation.journal
         self._quorum = QuorumInvariants(cluster)
         self._coordinators = CoordinatorLogs(self._journal)

@@ -22,6 +22,7 @@ FOCUSES: dict[str, tuple[str, ...]] = {
 @dataclass(frozen=True, slots=True)
 class Plan:
     brokers: int
+    controllers: int  # of their own; without any, the brokers are controllers too
     workloads: tuple[str, ...]
     power: bool
     storm_seconds: float
@@ -34,17 +35,18 @@ class Plan:
     fetch_bytes: int  # what a follower gets of a partition at once: with little, catching up takes many rounds
 
     @classmethod
-    def draw(cls, seed: int, brokers: int, focus: str = "") -> Plan:
+    def draw(cls, seed: int, brokers: int, focus: str = "", controllers: int = 0) -> Plan:
         chance = random.Random(f"plan {seed}")
         extras = FOCUSES[focus] or tuple(chance.sample(EXTRAS, chance.choice((1, 2, 2))))
         return cls(
             brokers=brokers,
+            controllers=controllers,
             workloads=("plain", *extras),
             power=chance.random() < 0.5 or focus == "storage",
             storm_seconds=chance.uniform(*STORM_SECONDS),
             focus=focus,
-            skews_ms=tuple(chance.choice((0, 0, chance.randrange(-5_000, 5_000))) for _ in range(brokers)),
-            drifts=tuple(chance.choice((0.0, chance.uniform(-0.01, 0.01))) for _ in range(brokers)),
+            skews_ms=tuple(chance.choice((0, 0, chance.randrange(-5_000, 5_000))) for _ in range(brokers + controllers)),
+            drifts=tuple(chance.choice((0.0, chance.uniform(-0.01, 0.01))) for _ in range(brokers + controllers)),
             hasty=chance.random() < (0.7 if focus == "raft" else 0.2),
             snapshot_bytes=chance.choice((3_000, 20_000, 20 << 20)),
             session_ms=2_000 if focus == "replication" else chance.choice((2_000, 3_000, 9_000)),

@@ -107,7 +107,7 @@ class QuorumInvariants:
             self._a_majority_has_it(node, offset)
 
     def _a_majority_has_it(self, node: Node, offset: int) -> None:
-        ends = {each.node_id: self._durable_end(each.machine.disk) for each in self._cluster.brokers}
+        ends = {each.node_id: self._durable_end(each.machine.disk) for each in self._cluster.voters}
         if sum(end >= offset for end in ends.values()) * 2 <= len(ends):
             raise Violation(
                 "committed_once_a_majority_has_it_on_disk", f"n{node.node_id} commits up to {offset}; on disk is {ends}"

@@ -46,8 +46,8 @@ class Outcome:
     story: list[str] = field(repr=False)
 
 
-def run_seed(seed: int, *, brokers: int = 1, focus: str = "") -> Outcome:
-    plan = Plan.draw(seed, brokers, focus)
+def run_seed(seed: int, *, brokers: int = 1, controllers: int = 0, focus: str = "") -> Outcome:
+    plan = Plan.draw(seed, brokers, focus, controllers)
     failure = None
     with Simulation(seed) as simulation, Complaints(simulation.loop):
         play = _Play(simulation, plan)
@@ -76,9 +76,10 @@ def run_seed(seed: int, *, brokers: int = 1, focus: str = "") -> Outcome:
         )
 
 
-def play(task: tuple[int, int, str]) -> Outcome:
-    """For worker processes: a seed, how many brokers, the focus."""
-    return run_seed(task[0], brokers=task[1], focus=task[2])
+def play(task: tuple[int, int, int, str]) -> Outcome:
+    """For worker processes: a seed, how many brokers, how many controllers of their own, the focus."""
+    seed, brokers, controllers, focus = task
+    return run_seed(seed, brokers=brokers, controllers=controllers, focus=focus)
 
 
 class Complaints(logging.Handler):
@@ -120,8 +121,8 @@ class _Play:
     def __init__(self, simulation: Simulation, plan: Plan) -> None:
         self._simulation = simulation
         self._plan = plan
-        self._cluster = SimulatedCluster(simulation, plan.brokers, plan.settings())
-        for broker, skew_ms, drift in zip(self._cluster.brokers, plan.skews_ms, plan.drifts, strict=True):
+        self._cluster = SimulatedCluster(simulation, plan.brokers, plan.settings(), controllers=plan.controllers)
+        for broker, skew_ms, drift in zip(self._cluster.nodes, plan.skews_ms, plan.drifts, strict=True):
             broker.machine.clock.skew(skew_ms, drift)
         self._stage = Stage(simulation, self._cluster, History())
         self._workloads = [WORKLOADS[name](self._stage) for name in plan.workloads]
@@ -164,7 +165,7 @@ class _Play:
         await self.faults.heal()
 
     async def _stop(self) -> None:
-        brokers = self._cluster.brokers
+        brokers = self._cluster.nodes
         await _within(LIVENESS_SECONDS, "nodes were not up at the end", _all_of(broker.ready.wait for broker in brokers))
         assert self.faults is not None
         await _within(LIVENESS_SECONDS, "replicas were not all in sync at the end", self.faults.until_in_sync())

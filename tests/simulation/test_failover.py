@@ -144,6 +144,54 @@ def test_a_broker_that_lost_connections_and_lives_keeps_nobody_waiting() -> None
         simulation.run(scenario())
 
 
+async def seconds_until_fenced(cluster: SimulatedCluster, victim: SimulatedBroker) -> float:
+    loop, controller = asyncio.get_running_loop(), controller_of(cluster)
+    began = loop.time()
+    while controller.node is not None and not controller.node.image.brokers[victim.node_id].fenced:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    return loop.time() - began
+
+
+@pytest.mark.parametrize("connections_break", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_silent_broker_keeps_its_session_and_no_longer(seed: int, connections_break: bool) -> None:
+    """A process that is stopped says nothing, but its machine accepts connections: it may go on in the next moment."""
+    with Simulation(seed) as simulation:
+        cluster = SimulatedCluster(simulation, 3)
+
+        async def scenario() -> None:
+            await cluster.start()
+            await create(cluster, TOPIC, partitions=6)
+            await asyncio.sleep(2 + seed / 3)  # somewhere between two heartbeats
+            victim = next(broker for broker in cluster.brokers if broker is not controller_of(cluster))
+            victim.machine.pause()
+            if connections_break:
+                for connection in simulation.internet.connections():
+                    if victim.name in connection.hosts:
+                        connection.cut()
+            session_s = BROKER_SETTINGS["broker.session.timeout.ms"].default / 1000
+            heartbeat_s = BROKER_SETTINGS["broker.heartbeat.interval.ms"].default / 1000
+            assert session_s - heartbeat_s - 0.1 < await seconds_until_fenced(cluster, victim) < session_s + 0.1
+            assert all(partition(controller_of(cluster), index=index).leader != victim.node_id for index in range(6))
+
+        simulation.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_broker_whose_port_refuses_is_fenced_at_once(seed: int) -> None:
+    with Simulation(seed) as simulation:
+        cluster = SimulatedCluster(simulation, 3)
+
+        async def scenario() -> None:
+            await cluster.start()
+            await asyncio.sleep(2 + seed / 3)
+            victim = next(broker for broker in cluster.brokers if broker is not controller_of(cluster))
+            victim.kill()
+            assert await seconds_until_fenced(cluster, victim) < 0.1
+
+        simulation.run(scenario())
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_followers_fetch_a_new_partition_at_once_although_they_are_in_a_long_poll(seed: int) -> None:
     """The first record of a topic, and the first after a failover, must not wait for the end of a poll that does not ask for it."""

@@ -36,6 +36,17 @@ def test_no_promise_is_broken(seed: int, brokers: int, focus: str) -> None:
     assert outcome.faults >= 10
 
 
+@pytest.mark.parametrize(("seed", "focus"), [(2, ""), (104, "raft")])
+def test_no_promise_is_broken_where_controllers_are_nodes_of_their_own(seed: int, focus: str) -> None:
+    outcome = run_seed(seed, brokers=3, controllers=3, focus=focus)
+    story = "\n".join(outcome.story[-60:])
+    again = f"python -m tests.simulation {seed} --controllers 3 --focus '{focus}'"
+    assert outcome.failure is None, f"seed {seed}: {outcome.failure}\n{story}\n{again}"
+    assert outcome.acknowledged >= 2000
+    assert outcome.faults >= 10
+    assert outcome.counts["elections"] > 1
+
+
 def test_the_fixed_seeds_have_every_workload() -> None:
     mixed = {name for seed, brokers, focus in SEEDS for name in Plan.draw(seed, brokers, focus).workloads}
     assert mixed == {"plain", "retries", "classic", "consumer", "transactions", "copies", "compacted", "administration"}

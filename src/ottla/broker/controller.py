@@ -16,7 +16,7 @@ from ottla.broker.peers import is_gone
 from ottla.broker.rules import Rules
 from ottla.broker.snapshot_file import read_bootstrap
 from ottla.metadata.controller import Controller
-from ottla.metadata.features import BOOTSTRAP_LEVELS, SUPPORTED_LEVELS
+from ottla.metadata.features import BOOTSTRAP_LEVELS, SERVED_LEVELS
 from ottla.metadata.image import ClusterImage
 from ottla.metadata.records import MetadataRecord
 from ottla.metadata.state import Activated, BrokerUnreachable, Context, ControllerSettings, SessionChange, TimedOut
@@ -168,7 +168,7 @@ def controller_settings(node: Node) -> ControllerSettings:
     return ControllerSettings(
         cluster_id=node.cluster_id,
         node_id=node.node_id,
-        supported_features=SUPPORTED_LEVELS,
+        supported_features=SERVED_LEVELS,
         bootstrap_features=read_bootstrap(node.world.disk, node.config.metadata_directory) or BOOTSTRAP_LEVELS,
         quorum_ids=voters,
         session_timeout_ms=settings["broker.session.timeout.ms"],

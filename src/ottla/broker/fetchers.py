@@ -354,7 +354,7 @@ class Fetcher:
         follower, log_ = replica.follower, replica.log
         assert follower is not None
         if data.records:
-            log_.append_as_follower(data.records)
+            replica.append_fetched(data.records)
             follower.appended(log_.log_end_offset, log_.latest_epoch)
         moved = follower.heard(data.high_watermark)
         if moved:

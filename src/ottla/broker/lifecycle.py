@@ -69,13 +69,16 @@ class Lifecycle:
             return
         if self._node.settings["controlled.shutdown.enable"] and len(self._node.image.brokers) > 1:
             self._shutting_down = True
-            self._due.set()
+            self.beat_now()
             await self._hand_over()
         self._beating.cancel()
 
     def follow(self, image: ClusterImage) -> None:
         if any(broker.in_controlled_shutdown and not broker.fenced for broker in image.brokers.values()):
-            self._due.set()
+            self.beat_now()
+
+    def beat_now(self) -> None:
+        self._due.set()
 
     async def _hand_over(self) -> None:
         """Wait until the controller has given our leaderships to others. When all nodes stop together, the last has nobody left
@@ -174,7 +177,7 @@ class Lifecycle:
                         broker_id=self._node.node_id,
                         broker_epoch=self.broker_epoch,
                         current_metadata_offset=self._node.image.offset,
-                        want_fence=False,
+                        want_fence=self._wants_fence(),
                         want_shut_down=self._shutting_down,
                     )
                 )
@@ -184,6 +187,12 @@ class Lifecycle:
             soon = self._shutting_down or not self.unfenced.is_set()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._due.wait(), (RETRY_MS if soon else interval_ms) / 1000)
+
+    def _wants_fence(self) -> bool:
+        """Whoever cannot write should lead nothing, if there is somebody else. Whoever shuts down hands over in that way."""
+        node = self._node
+        others = any(broker.is_active for broker in node.image.brokers.values() if broker.broker_id != node.node_id)
+        return node.disk_watch.refuses and others and not self._shutting_down
 
     async def _heard(self, response: BrokerHeartbeatResponse) -> None:
         if response.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):

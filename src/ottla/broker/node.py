@@ -11,8 +11,10 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from ottla.broker import handlers
+from ottla.broker.assignments import Assignments
 from ottla.broker.config import Endpoint, NodeConfig, Settings
 from ottla.broker.coordinators import Coordinators
+from ottla.broker.disk_watch import DiskWatch
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.doubts import Doubts
 from ottla.broker.fetchers import Fetchers
@@ -54,12 +56,14 @@ class Node:
         self.fetch_sessions = FetchSessions()
         self.doubts = Doubts(self)
         self.fetchers = Fetchers(self)
+        self.assignments = Assignments(self)
         self.replicas = Replicas(self)
         self.groups = GroupKind(self)
         self.transactions = TransactionKind(self)
         self.coordinators = Coordinators(self, self.groups, self.transactions)
         self.quorum = Quorum(self)
         self.lifecycle = Lifecycle(self)
+        self.disk_watch = DiskWatch(self)
         self.housekeeping = Housekeeping(self)
         self.bound: tuple[Endpoint, ...] = ()
         self.controller_bound: tuple[Endpoint, ...] = ()
@@ -142,6 +146,8 @@ class Node:
         for listener in self._listeners:
             await listener.close()
         self.coordinators.stop()
+        self.assignments.stop()
+        self.disk_watch.stop()
         self.doubts.stop()
         await self._drain()
         self.server.close()
@@ -164,12 +170,14 @@ class Node:
             self.on_failure()
 
     def disk_refuses(self, what: str, error: Exception) -> None:
-        """A write failed, for want of space perhaps. A node that serves waits until it succeeds. One that is starting gives up and
-        says why, wherever in its start it stands: what it waits for would never come, and nobody would learn of the reason."""
+        """A write failed, for want of space perhaps. A node that serves waits until it succeeds, and others lead meanwhile. One that
+        is starting gives up and says why, wherever in its start it stands: what it waits for would never come, and nobody would learn
+        of the reason."""
         if self._refusal is not None:
             return  # the start has failed, and that is what will be said
         if self._starting is None:
             log.error("%s node=%d error=%s", what, self.node_id, error)
+            self.disk_watch.refused(error)
         else:
             self._refusal = error
             self._starting.cancel()

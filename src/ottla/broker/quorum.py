@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker import metadata_log
 from ottla.broker.controller import ActiveController
+from ottla.broker.disk_watch import is_of_disk
 from ottla.broker.metadata_log import MetadataLog
 from ottla.broker.peers import Peers, is_gone
 from ottla.client.errors import ConnectionRefused, NetworkError
@@ -493,10 +494,18 @@ class Quorum:
         try:
             first = self._log.append(records, metadata_version, self.leader.epoch)
         except (OSError, ApiError) as error:
-            self._node.disk_refuses("metadata cannot be appended", error)
+            if is_of_disk(error):
+                self._refused(error)
             raise
         self._appended(())
         return first
+
+    def _refused(self, error: Exception) -> None:
+        """A controller that cannot write decides nothing, not even that others shall lead what it leads: let another one decide."""
+        self._node.disk_refuses("metadata cannot be appended", error)
+        if len(self.raft.voters) > 1:
+            self.step(events.Resign())
+            raise ApiError(ErrorCode.NOT_CONTROLLER) from error
 
     def _stand_down(self) -> None:
         self._activate_at = None

@@ -74,7 +74,12 @@ class Replica:
         guard: VerificationGuard | None = None,
         transaction_version: int = 0,
     ) -> AppendResult:
-        result = self.log.append_as_leader(buffer, batches, self.state.leader_epoch, now_ms, origin, guard, transaction_version)
+        epoch = self.state.leader_epoch
+        try:
+            result = self.log.append_as_leader(buffer, batches, epoch, now_ms, origin, guard, transaction_version)
+        except ApiError as error:
+            self._replicas.refused(error)
+            raise
         self._appended()
         if origin is COORDINATOR:
             self._sync_if_counted(now_ms)
@@ -91,18 +96,25 @@ class Replica:
         transaction_version: int,
     ) -> AppendResult:
         """The end of a transaction, as the transaction coordinator decided it."""
-        result = self.log.append_control(
-            producer_id,
-            producer_epoch,
-            coordinator_epoch,
-            commit,
-            self.state.leader_epoch,
-            now_ms,
-            transaction_version=transaction_version,
-        )
+        epoch = self.state.leader_epoch
+        try:
+            result = self.log.append_control(
+                producer_id, producer_epoch, coordinator_epoch, commit, epoch, now_ms, transaction_version=transaction_version
+            )
+        except ApiError as error:
+            self._replicas.refused(error)
+            raise
         self._appended()
         self._sync_if_counted(now_ms)
         return result
+
+    def append_fetched(self, records: bytes | bytearray | memoryview) -> None:
+        """What the leader has, at a follower."""
+        try:
+            self.log.append_as_follower(records)
+        except ApiError as error:
+            self._replicas.refused(error)
+            raise
 
     def _sync_if_counted(self, now_ms: int) -> None:
         """With `flush.messages` what a coordinator decides is on disk before anybody acts on it: a blocking sync, as in Kafka, because
@@ -276,6 +288,9 @@ class Replicas:
             config = self._configs[topic] = LogConfig.from_settings(values)
         return config
 
+    def refused(self, error: ApiError) -> None:
+        self._node.disk_watch.refused(error)
+
     def fail(self, error: SyncFailed) -> None:
         self._node.fail(f"a log could not be synced: {error}")
 
@@ -379,6 +394,7 @@ class Replicas:
             self._node.fetchers.assign(replica)
         else:
             self._node.fetchers.drop(replica)
+        self._node.assignments.look(replica)
 
     def _open(self, topic_partition: TopicPartition, topic_id: bytes) -> Log:
         directory, now_ms = self._node.directory, self._node.world.clock.wall_ms()

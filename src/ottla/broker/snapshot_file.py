@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from ottla.host.disk import Disk
-from ottla.metadata.features import SUPPORTED_LEVELS, in_order
+from ottla.metadata.features import SERVED_LEVELS, in_order
 from ottla.metadata.records import LATEST_LEVEL, MetadataRecord, decode, encode
 from ottla.protocol.codec import encode as encode_message
 from ottla.protocol.messages.control_records import SnapshotFooterRecord, SnapshotHeaderRecord
@@ -62,4 +62,4 @@ def read_bootstrap(disk: Disk, folder: str) -> dict[str, int] | None:
     if not disk.exists(path):
         return None
     found = {each.name: each.feature_level for each in from_bytes(disk.read_all(path)) if isinstance(each, FeatureLevelRecord)}
-    return {name: min(level, SUPPORTED_LEVELS[name].highest) for name, level in found.items() if name in SUPPORTED_LEVELS}
+    return {name: min(level, SERVED_LEVELS[name].highest) for name, level in found.items() if name in SERVED_LEVELS}

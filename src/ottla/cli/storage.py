@@ -49,14 +49,14 @@ def format_folders(file: Path, cluster_id: str, ignore_formatted: bool, features
 
 def feature_levels(chosen: Iterable[str]) -> dict[str, int]:
     """What a new cluster starts with: this build's own levels, and instead of them what was chosen as NAME=LEVEL."""
-    from ottla.metadata.features import BOOTSTRAP_LEVELS, SUPPORTED_LEVELS
+    from ottla.metadata.features import BOOTSTRAP_LEVELS, SERVED_LEVELS
 
     levels = dict(BOOTSTRAP_LEVELS)
     for each in chosen:
         name, _, level = each.partition("=")
-        if name not in SUPPORTED_LEVELS:
-            raise click.ClickException(f"there is no feature {name!r}; there are {', '.join(sorted(SUPPORTED_LEVELS))}")
-        served = SUPPORTED_LEVELS[name]
+        if name not in SERVED_LEVELS:
+            raise click.ClickException(f"there is no feature {name!r}; there are {', '.join(sorted(SERVED_LEVELS))}")
+        served = SERVED_LEVELS[name]
         if not level.isdecimal() or not served.lowest <= int(level) <= served.highest:
             raise click.ClickException(f"--feature {each}: levels {served.lowest} to {served.highest} of {name} are served")
         levels[name] = int(level)

@@ -31,7 +31,7 @@ KRAFT_VERSION = "kraft.version"
 PRODUCER_ID_BLOCK = 1000
 MAX_PRODUCER_ID = 2**63 - 1
 
-# What a node of this build tells of itself when it registers and in ApiVersions.
+# What a node of this build can live with, and tells of itself when it registers.
 SUPPORTED_LEVELS: Mapping[str, LevelRange] = {
     METADATA_VERSION: LevelRange(LEVEL_3_3_IV3, LATEST_LEVEL),
     "transaction.version": LevelRange(0, 2),
@@ -39,6 +39,10 @@ SUPPORTED_LEVELS: Mapping[str, LevelRange] = {
     ELIGIBLE_LEADERS: LevelRange(0, 1),
     KRAFT_VERSION: LevelRange(0, 1),
 }
+
+# What a cluster of this build's own controllers may be raised to: their quorum's voters are those of the properties file, while a broker
+# may well belong to a quorum whose voters change.
+SERVED_LEVELS: Mapping[str, LevelRange] = {name: levels for name, levels in SUPPORTED_LEVELS.items() if name != KRAFT_VERSION}
 
 # What a new cluster starts with: the levels of a Kafka 4.3 release, without those that are not served.
 BOOTSTRAP_LEVELS: Mapping[str, int] = {
@@ -115,6 +119,8 @@ def _update(state: ControllerState, update: UpdateFeaturesRequest.FeatureUpdateK
         raise _invalid(name, level, "Can't downgrade to a newer version.")
     if name == METADATA_VERSION and level < present:
         _refuse_metadata_downgrade(present, level, kind)
+    if name == KRAFT_VERSION and level == present:
+        return []  # a record of the quorum's own would say it, not one of the metadata
     return _level_records(state, name, level, present)
 
 

@@ -276,7 +276,7 @@ _MEANINGS = {
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": "This user may not use that transactional id; ask for an ACL.",
     "SECURITY_DISABLED": "The cluster has no authorizer, so there are no ACLs to read or write.",
     "OPERATION_NOT_ATTEMPTED": "Another part of the same request failed first, so this part was not tried.",
-    "KAFKA_STORAGE_ERROR": "The broker's disk failed; another replica will take over.",
+    "KAFKA_STORAGE_ERROR": "The broker's disk refuses writes; another broker in sync takes over, if there is one.",
     "LOG_DIR_NOT_FOUND": "The broker has no such log directory.",
     "SASL_AUTHENTICATION_FAILED": "User name or password is wrong.",
     "UNKNOWN_PRODUCER_ID": "The broker has forgotten this producer, because all its records are gone; start its sequence anew.",

@@ -7,7 +7,7 @@ advertised, as a Kafka broker without a metrics plugin does not advertise them; 
 from __future__ import annotations
 
 from ottla.broker.dispatch import RequestContext, handles, served_by
-from ottla.metadata.features import KRAFT_VERSION, SUPPORTED_LEVELS
+from ottla.metadata.features import SERVED_LEVELS
 from ottla.model.errors import ErrorCode
 from ottla.protocol.messages.versions import (
     ApiVersionsRequest,
@@ -43,8 +43,8 @@ def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVer
         ],
         supported_features=[
             ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=levels.lowest, max_version=levels.highest)
-            for name, levels in sorted(SUPPORTED_LEVELS.items())
-            if name != KRAFT_VERSION and (levels.lowest > 0 or context.version >= 4)
+            for name, levels in sorted(SERVED_LEVELS.items())
+            if levels.lowest > 0 or context.version >= 4
         ],
         finalized_features_epoch=image.offset,
         finalized_features=[
