@@ -50,6 +50,8 @@ CLUSTER = (
     "the log, as there.",
     "A controller does not start if `controller.quorum.voters` has its id at a port where it does not listen, nor any node whose "
     "list differs from that of the quorum's leader.",
+    "A node does not start with properties that would only seem to be honoured: several folders in `log.dirs`, a listener with other "
+    "security than PLAINTEXT, an authorizer, or a policy for topics or settings.",
     "A metadata log that cannot be written stands still until it can be, and the node with it; one that cannot be synced ends the node. "
     "A node that is still starting gives up in either case and says why.",
     "A leader that is named again in a later epoch counts nothing that it knew of its followers before.",

@@ -14,6 +14,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
+from ottla.broker.config import security_protocol
 from ottla.metadata.features import SUPPORTED_LEVELS
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ApiError, ErrorCode
@@ -160,9 +161,7 @@ class Lifecycle:
         )
 
     def _protocol(self, listener: str) -> int:
-        pairs = (pair.partition(":") for pair in self._node.settings["listener.security.protocol.map"].split(","))
-        names = {name.strip().upper(): protocol.strip().upper() for name, _, protocol in pairs}
-        return _PROTOCOLS.get(names.get(listener, listener), PLAINTEXT)
+        return _PROTOCOLS.get(security_protocol(self._node.settings, listener) or listener, PLAINTEXT)
 
     async def _beat(self) -> None:
         interval_ms = self._node.settings["broker.heartbeat.interval.ms"]
