@@ -52,6 +52,8 @@ CLUSTER = (
     "list differs from that of the quorum's leader.",
     "A node does not start with properties that would only seem to be honoured: several folders in `log.dirs`, a listener with other "
     "security than PLAINTEXT, an authorizer, or a policy for topics or settings.",
+    "A node that is alone in a cluster which Kafka began sets the features that ottla does not have (`share.version`, "
+    "`streams.version`) to 0 and serves what Kafka left. Among others it does not start, and names them.",
     "A metadata log that cannot be written stands still until it can be, and the node with it; one that cannot be synced ends the node. "
     "A node that is still starting gives up in either case and says why.",
     "A leader that is named again in a later epoch counts nothing that it knew of its followers before.",

@@ -132,9 +132,17 @@ class Lifecycle:
                 error = ApiError(ErrorCode(response.error_code))
             except ApiError as refused:
                 error = refused
+            self._check_features(error)
             if self._node.world.clock.monotonic_ms() > deadline or error.code == ErrorCode.INCONSISTENT_CLUSTER_ID:
                 raise error
             await asyncio.sleep(RETRY_MS / 1000)
+
+    def _check_features(self, error: ApiError) -> None:
+        """A cluster that has what this build does not serve will go on having it."""
+        levels = self._node.image.features
+        foreign = sorted(f"{name}={level}" for name, level in levels.items() if name not in SUPPORTED_LEVELS)
+        if error.code == ErrorCode.UNSUPPORTED_VERSION and foreign:
+            raise ApiError(error.code, f"this cluster has {', '.join(foreign)}, which is not served: set its level to 0 first")
 
     def _registration(self) -> BrokerRegistrationRequest:
         node = self._node
