@@ -157,8 +157,9 @@ def dump(files: list[Path], *decoder: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_kafkas_dump_tool_reads_every_file_of_a_running_node(tmp_path: Path) -> None:
+    settings = {name: value for name, value in SETTINGS.items() if name.endswith("num.partitions")}
     snapshots = {"metadata.log.max.record.bytes.between.snapshots": "1000"}
-    with OttlaNode(tmp_path, settings=SETTINGS | snapshots) as node:
+    with OttlaNode(tmp_path, settings=settings | snapshots) as node:
         fill(node.bootstrap, OURS)
         commit(node.bootstrap, 17)
         folder = node.log_directory()
