@@ -228,6 +228,51 @@ def test_a_bad_properties_file_is_one_sentence(tmp_path: Path, line: str) -> Non
     assert name in done.stderr or value in done.stderr
 
 
+@pytest.mark.parametrize("command", ["server", "storage format"])
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "No such file"),
+        ("a folder", "Is a directory"),
+        (b"node.id=1\n\xff\xfe\x00", "utf-8"),
+        (b"node.id=\\uzzzz\n", "four hexadecimal digits"),
+    ],
+)
+def test_properties_that_cannot_be_read_are_one_sentence(tmp_path: Path, command: str, content: object, why: str) -> None:
+    file = tmp_path / "server.properties"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content is not None:
+        file.mkdir()
+    more = ("--cluster-id", "4L6g3nShT-eMCtK--X86sw") if command != "server" else ()
+    assert_refused(ottla(*command.split(), str(file), *more), str(file), why)
+
+
+@pytest.mark.parametrize("command", ["server", "storage format"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("log.dirs", "one,two"),
+        ("listeners", "SSL://127.0.0.1:0,CONTROLLER://127.0.0.1:0"),
+        ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+    ],
+)
+def test_what_would_only_seem_to_be_honoured_is_refused(tmp_path: Path, command: str, name: str, value: str) -> None:
+    file = properties(tmp_path, **{name: value, "controller.quorum.voters": ""})
+    more = ("--cluster-id", "4L6g3nShT-eMCtK--X86sw") if command != "server" else ()
+    assert_refused(ottla(*command.split(), str(file), *more), name)
+    assert not (tmp_path / "data").exists()
+
+
+def test_another_nodes_folder_is_refused(tmp_path: Path) -> None:
+    format_folder = ("storage", "format", str(properties(tmp_path)), "--cluster-id", "4L6g3nShT-eMCtK--X86sw")
+    assert ottla(*format_folder).returncode == 0
+    another = properties(tmp_path, **{"node.id": "8", "controller.quorum.voters": ""})
+    assert_refused(ottla("server", str(another)), str(tmp_path / "data"), "node.id", "7", "8")
+    with running("server", str(properties(tmp_path))):
+        pass
+
+
 def test_three_brokers_serve_and_stop_together(tmp_path: Path) -> None:
     with running("up", "--port", "0", "--brokers", "3", "--data", str(tmp_path)) as (process, bootstrap):
         assert len(bootstrap.split(",")) == 3

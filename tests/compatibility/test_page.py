@@ -57,6 +57,10 @@ CLUSTER = (
     "goes on, and answers KAFKA_STORAGE_ERROR to what it cannot write. Kafka's gives the log directory up until it is restarted.",
     "A metadata log that cannot be written stands still until it can be, and the node with it; a controller with such a log lets another "
     "one decide. One that cannot be synced ends the node. A node that is still starting gives up in either case and says why.",
+    "A node does not start with properties that would only seem to be honoured: several folders in `log.dirs`, a listener with other "
+    "security than PLAINTEXT, an authorizer, or a policy for topics or settings.",
+    "A node that is alone in a cluster which Kafka began sets the features that ottla does not have (`share.version`, "
+    "`streams.version`) to 0 and serves what Kafka left. Among others it does not start, and names them.",
     "A leader that is named again in a later epoch counts nothing that it knew of its followers before.",
     "`ListOffsets` by time unpacks no batch to more than the topic's `max.message.bytes`, and few for one answer: beyond that it names "
     "where the batch begins (for the largest time, where it ends), where Kafka unpacks whatever there is.",

@@ -11,6 +11,7 @@ from ottla.metadata.state import BrokerUnreachable
 from ottla.model.errors import ErrorCode
 from ottla.protocol.messages.controller import (
     AllocateProducerIdsRequest,
+    BrokerRegistrationRequest,
     ControllerRegistrationRequest,
     UpdateFeaturesRequest,
 )
@@ -148,6 +149,35 @@ def test_a_broker_of_ours_may_join_a_quorum_whose_voters_change() -> None:
     cluster = Driver(bootstrap_features={"metadata.version": LATEST_LEVEL, KRAFT_VERSION: 1})
     cluster.start(1)
     assert not cluster.image.brokers[1].fenced
+
+
+def test_a_node_that_is_alone_gives_up_the_features_it_does_not_have() -> None:
+    """Kafka turns share groups and streams groups on in every new cluster."""
+    kafkas = {**BOOTSTRAP_LEVELS, "share.version": 1, "streams.version": 1}
+    before = Driver(bootstrap_features=kafkas)
+    assert before.image.features == kafkas
+    alone = Driver(before.image)
+    assert alone.image.features == BOOTSTRAP_LEVELS
+    assert alone.register(1).error_code == 0
+    assert Driver(alone.image).last_records == ()
+
+
+@pytest.mark.parametrize("other", ["broker", "controller", "voter"])
+def test_with_others_there_a_node_gives_up_no_feature(other: str) -> None:
+    kafkas = {**BOOTSTRAP_LEVELS, "share.version": 1}
+    cluster = Driver(bootstrap_features=kafkas)
+    theirs = [
+        BrokerRegistrationRequest.Feature(name=name, min_supported_version=0, max_supported_version=level)
+        for name, level in kafkas.items()
+    ]
+    if other == "broker":
+        assert cluster.register(2, features=theirs).error_code == 0
+    if other == "controller":
+        cluster.ask(ControllerRegistrationRequest(controller_id=2, incarnation_id=b"c" * 16, features=[]))
+    settings = {"quorum_ids": frozenset({1, 2})} if other == "voter" else {}
+    one = Driver(cluster.image, **settings)
+    assert one.image.features == kafkas
+    assert one.register(1).error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
 def test_an_idle_controller_says_so_in_the_log_where_it_is_asked_to() -> None:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,11 @@ BASE_TIME = 1_700_000_000_000
 CLEANING_LIMIT_S = 60
 
 
-def fill(bootstrap: str) -> None:
+def fill(bootstrap: str, settings: Mapping[str, Mapping[str, str]] = TOPICS) -> None:
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    topics = [NewTopic(name, 1, 1, config=config) for name, config in TOPICS.items()]
+    topics = [NewTopic(name, 1, 1, config=dict(config)) for name, config in settings.items()]
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for made in admin.create_topics(topics).values():
         made.result()

@@ -171,10 +171,10 @@ def dump(*arguments: str) -> subprocess.CompletedProcess[str]:
     return run_tool("DumpLogSegments", *arguments)
 
 
-def complaints(folder: Path) -> list[str]:
-    """What Kafka's dump tool finds wrong with any file of a log."""
+def complaints(*folders: Path) -> list[str]:
+    """What Kafka's dump tool finds wrong with any file of these logs."""
     kinds = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
-    names = [str(path) for path in sorted(folder.iterdir()) if path.name.endswith(kinds)]
+    names = [str(path) for folder in folders for path in sorted(folder.iterdir()) if path.name.endswith(kinds)]
     done = dump("--deep-iteration", "--print-data-log", "--files", ",".join(names))
     known = (
         "| ",

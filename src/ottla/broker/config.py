@@ -6,14 +6,24 @@ the file. The strongest that is present wins; `Settings` keeps them merged, beca
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ottla.host.disk import Disk
 from ottla.model.errors import OttlaError
 from ottla.model.settings import BROKER_SETTINGS, GROUP_SETTINGS, TOPIC_SETTINGS, InvalidSetting, Setting, effective
 
 Voter = tuple[int, str, int]  # id, host, port
+_FOUR_DIGITS = re.compile("[0-9a-fA-F]{4}")
+
+# What Kafka would load: without it a node would let happen what its owner forbade.
+PLUGINS = {
+    "authorizer.class.name": "ACLs are not served, so everybody would be let in",
+    "create.topic.policy.class.name": "policies are not served, so every topic would be allowed",
+    "alter.config.policy.class.name": "policies are not served, so every change would be allowed",
+}
 
 
 class ConfigError(OttlaError):
@@ -34,6 +44,15 @@ class Endpoint(NamedTuple):
         if not separator or not colon or not port.isdigit():
             raise ConfigError(f"{text!r} is not a listener: write NAME://host:port, for example PLAINTEXT://localhost:9092")
         return cls(name.upper(), host.strip("[]"), int(port))
+
+
+def read_properties(disk: Disk, path: str) -> dict[str, str]:
+    try:
+        return parse_properties(disk.read_all(path).decode())
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (UnicodeDecodeError, ConfigError) as error:
+        raise ConfigError(f"{path} cannot be read as properties: {error}") from None
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -72,7 +91,10 @@ def _unescape(text: str) -> str:
         if char == "\\" and at + 1 < len(text):
             at += 1
             if text[at] == "u":
-                out.append(chr(int(text[at + 1 : at + 5], 16)))
+                digits = text[at + 1 : at + 5]
+                if not _FOUR_DIGITS.fullmatch(digits):
+                    raise ConfigError(f"\\u{digits} is no character: \\u needs four hexadecimal digits")
+                out.append(chr(int(digits, 16)))
                 at += 4
             else:
                 out.append({"n": "\n", "t": "\t", "r": "\r", "f": "\f"}.get(text[at], text[at]))
@@ -176,6 +198,7 @@ class NodeConfig:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> NodeConfig:
+        _check_plugins(properties)
         settings = Settings(properties)
         node_id = settings["node.id"] if settings["node.id"] is not None else settings["broker.id"]
         if node_id is None or node_id < 0:
@@ -185,6 +208,8 @@ class NodeConfig:
         endpoints = [Endpoint.parse(text) for text in settings["listeners"]]
         listeners = tuple(endpoint for endpoint in endpoints if endpoint.name not in controller_names)
         advertised = _advertised(settings, listeners)
+        _check_security(settings, [*endpoints, *advertised], controller_names)
+        directory = _only_directory(settings)
         if "broker" in roles and not listeners:
             raise ConfigError("a broker needs a listener for its clients: listeners=PLAINTEXT://localhost:9092")
         voters = tuple(_voter(text) for text in settings["controller.quorum.voters"])
@@ -200,8 +225,8 @@ class NodeConfig:
             controller_listeners=tuple(e for e in endpoints if e.name in controller_names) if "controller" in roles else (),
             voters=voters,
             bootstrap_servers=tuple(_address(text) for text in settings["controller.quorum.bootstrap.servers"]),
-            directory=(settings["log.dirs"] or settings["log.dir"])[0],
-            metadata_directory=settings["metadata.log.dir"] or (settings["log.dirs"] or settings["log.dir"])[0],
+            directory=directory,
+            metadata_directory=settings["metadata.log.dir"] or directory,
             rack=settings["broker.rack"],
             inter_broker_listener=(
                 settings["inter.broker.listener.name"] or (listeners[0].name if listeners else "PLAINTEXT")
@@ -209,6 +234,40 @@ class NodeConfig:
             controller_listener_names=controller_names,
             settings=settings,
         )
+
+
+def _check_plugins(properties: Mapping[str, str]) -> None:
+    for name, why in PLUGINS.items():
+        if properties.get(name, "").strip():
+            raise ConfigError(f"{name} is set, and {why}")
+
+
+def _only_directory(settings: Settings) -> str:
+    name = "log.dirs" if settings["log.dirs"] else "log.dir"
+    directories = settings[name]
+    if len(directories) != 1:
+        raise ConfigError(f"{name} names {len(directories)} folders ({', '.join(directories)}), and a node keeps its data in one")
+    return str(directories[0])
+
+
+def security_protocol(settings: Settings, listener: str) -> str | None:
+    """None for a listener of which listener.security.protocol.map does not speak."""
+    pairs = (pair.partition(":") for pair in settings["listener.security.protocol.map"].split(","))
+    return {name.strip().upper(): protocol.strip().upper() for name, _, protocol in pairs}.get(listener)
+
+
+def _check_security(settings: Settings, endpoints: Iterable[Endpoint], controller_names: tuple[str, ...]) -> None:
+    """A listener that is called secure must not be served without."""
+    for name in [endpoint.name for endpoint in endpoints]:
+        protocol = security_protocol(settings, name) or ("PLAINTEXT" if name in controller_names else None)
+        if protocol is None:
+            raise ConfigError(
+                f"listeners has one named {name}, and listener.security.protocol.map does not say which security it has"
+            )
+        if protocol != "PLAINTEXT":
+            raise ConfigError(
+                f"listeners has {name} with {protocol}, and only PLAINTEXT is served: nothing would be encrypted, and nobody asked who he is"
+            )
 
 
 def _advertised(settings: Settings, listeners: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:

@@ -14,6 +14,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
+from ottla.broker.config import security_protocol
 from ottla.metadata.features import SUPPORTED_LEVELS
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ApiError, ErrorCode
@@ -134,9 +135,17 @@ class Lifecycle:
                 error = ApiError(ErrorCode(response.error_code))
             except ApiError as refused:
                 error = refused
+            self._check_features(error)
             if self._node.world.clock.monotonic_ms() > deadline or error.code == ErrorCode.INCONSISTENT_CLUSTER_ID:
                 raise error
             await asyncio.sleep(RETRY_MS / 1000)
+
+    def _check_features(self, error: ApiError) -> None:
+        """A cluster that has what this build does not serve will go on having it."""
+        levels = self._node.image.features
+        foreign = sorted(f"{name}={level}" for name, level in levels.items() if name not in SUPPORTED_LEVELS)
+        if error.code == ErrorCode.UNSUPPORTED_VERSION and foreign:
+            raise ApiError(error.code, f"this cluster has {', '.join(foreign)}, which is not served: set its level to 0 first")
 
     def _registration(self) -> BrokerRegistrationRequest:
         node = self._node
@@ -163,9 +172,7 @@ class Lifecycle:
         )
 
     def _protocol(self, listener: str) -> int:
-        pairs = (pair.partition(":") for pair in self._node.settings["listener.security.protocol.map"].split(","))
-        names = {name.strip().upper(): protocol.strip().upper() for name, _, protocol in pairs}
-        return _PROTOCOLS.get(names.get(listener, listener), PLAINTEXT)
+        return _PROTOCOLS.get(security_protocol(self._node.settings, listener) or listener, PLAINTEXT)
 
     async def _beat(self) -> None:
         interval_ms = self._node.settings["broker.heartbeat.interval.ms"]

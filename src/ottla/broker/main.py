@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from ottla.broker.config import NodeConfig, parse_properties
+from ottla.broker.config import ConfigError, NodeConfig, read_properties
 from ottla.broker.node import Node
 from ottla.host import World
 from ottla.host.attention import Attention
@@ -120,9 +120,9 @@ def main() -> int:
         sys.stderr.write("usage: python -m ottla.broker.main FILE.properties\n")
         return 1
     try:
-        properties = parse_properties(RealDisk().read_all(sys.argv[1]).decode())
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        sys.stderr.write(f"ottla: {sys.argv[1]} cannot be read: {error}\n")
+        properties = read_properties(RealDisk(), sys.argv[1])
+    except ConfigError as error:
+        sys.stderr.write(f"ottla: {error}\n")
         return 1
     return run_loop(serve(properties, _announce))
 

@@ -49,7 +49,7 @@ class Node:
         self.config = config
         self.node_id = config.node_id
         self.settings: Settings = config.settings
-        self.directory = LogDirectory.open(world.disk, config.directory)
+        self.directory = LogDirectory.open(world.disk, config.directory, config.node_id)
         self.cluster_id = self.directory.cluster_id
         self.image = ClusterImage()
         self.server = Server(self.settings, config.listeners_of_nodes)

@@ -5,24 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from pathlib import Path
 
 import click
 
 from ottla.cli.running import logging_option, parse_pairs, start_logging
 
 
-def read_properties(file: Path) -> dict[str, str]:
-    from ottla.broker.config import parse_properties
-
-    try:
-        return parse_properties(file.read_bytes().decode())
-    except (UnicodeDecodeError, ValueError) as error:
-        raise click.ClickException(f"{file} cannot be read as properties: {error}") from None
-
-
 @click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=click.Path())
 @click.option(
     "--override",
     "overrides",
@@ -33,19 +23,17 @@ def read_properties(file: Path) -> dict[str, str]:
 )
 @click.option("--with-parent", is_flag=True, hidden=True, help="Stop when standard input ends.")
 @logging_option
-def command(file: Path, overrides: dict[str, str], with_parent: bool, log_level: str) -> int:
+def command(file: str, overrides: dict[str, str], with_parent: bool, log_level: str) -> int:
     """Run one node from a properties file, until SIGTERM or Ctrl-C. Its folder must be formatted (`ottla storage format`)."""
     start_logging(log_level)
-    from ottla.broker.config import ConfigError, NodeConfig
+    from ottla.broker.config import NodeConfig, read_properties
     from ottla.broker.main import run_loop, serve
     from ottla.cli.up import ready
     from ottla.embedded.formatting import is_formatted
+    from ottla.host.disk import RealDisk
 
-    properties = read_properties(file) | overrides
-    try:
-        directory = NodeConfig.from_properties(properties).directory
-    except ConfigError as error:
-        raise click.ClickException(str(error)) from None
+    properties = read_properties(RealDisk(), file) | overrides
+    directory = NodeConfig.from_properties(properties).directory
     if not is_formatted(directory):
         raise click.ClickException(f"{directory} is not formatted; first run `ottla storage format {file} --cluster-id ID`")
     if with_parent:

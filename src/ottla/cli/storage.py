@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 import click
 
@@ -22,22 +21,19 @@ def random_uuid() -> None:
 
 
 @command.command("format")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=click.Path())
 @click.option("--cluster-id", "-t", required=True, help="The same for all nodes of a cluster; make one with `random-uuid`.")
 @click.option("--ignore-formatted", "-g", is_flag=True, help="A folder that is formatted already is no failure.")
 @click.option(
     "--feature", "-f", "features", multiple=True, metavar="NAME=LEVEL", help="The level that a new cluster starts with."
 )
-def format_folders(file: Path, cluster_id: str, ignore_formatted: bool, features: tuple[str, ...]) -> None:
+def format_folders(file: str, cluster_id: str, ignore_formatted: bool, features: tuple[str, ...]) -> None:
     """Format the folders named by log.dirs in FILE."""
-    from ottla.broker.config import ConfigError, NodeConfig
-    from ottla.cli.server import read_properties
+    from ottla.broker.config import NodeConfig, read_properties
     from ottla.embedded.formatting import format_node, is_formatted
+    from ottla.host.disk import RealDisk
 
-    try:
-        config = NodeConfig.from_properties(read_properties(file))
-    except ConfigError as error:
-        raise click.ClickException(str(error)) from None
+    config = NodeConfig.from_properties(read_properties(RealDisk(), file))
     if is_formatted(config.directory):
         if not ignore_formatted:
             raise click.ClickException(f"{config.directory} is formatted already; --ignore-formatted leaves it as it is")

@@ -136,6 +136,8 @@ class Controller:
             outcome.records.append(AbortTransactionRecord(reason="Controller failover"))
         if METADATA_VERSION not in (self._state.image_before_transaction or self.image).features:
             outcome.records += features.bootstrap_records(self._state)
+        else:
+            outcome.records += features.give_up_records(self._state)
         settings = self._state.settings
         if settings.imbalance_check_interval_ms is not None:
             outcome.timers.append(Timer(BALANCE_TIMER, settings.imbalance_check_interval_ms))

@@ -78,6 +78,19 @@ def _cluster_min_insync(state: ControllerState) -> ConfigRecord:
     return ConfigRecord(resource_type=BROKER, resource_name="", name="min.insync.replicas", value=value)
 
 
+def give_up_records(state: ControllerState) -> list[MetadataRecord]:
+    """A node that is alone in a cluster which Kafka began gives up the features that it does not have at all (share groups, streams
+    groups): Kafka turns them on in every new cluster, and nobody is left whom they could serve. What they kept stays in its topics.
+
+    With other nodes there it is not for this one to decide: then it cannot register, as it could not with Kafka's controllers.
+    """
+    nodes = {*state.image.brokers, *state.image.controllers, *state.settings.quorum_ids}
+    if nodes - {state.settings.node_id}:
+        return []
+    foreign = sorted(state.image.features.keys() - state.settings.supported_features.keys())
+    return [FeatureLevelRecord(name=name, feature_level=0) for name in foreign]
+
+
 def update_features(state: ControllerState, request: UpdateFeaturesRequest, context: Context) -> Outcome:
     records: list[MetadataRecord] = []
     response = UpdateFeaturesResponse(error_message=None)

@@ -73,8 +73,8 @@ class LogDirectory:
             raise StorageError(f"Cannot write to log directory {path}: {error.strerror}.") from error
 
     @classmethod
-    def open(cls, disk: Disk, path: str, max_open_files: int = MAX_OPEN_FILES) -> LogDirectory:
-        """Takes the lock and reads meta.properties. Raises StorageError (in use, not formatted, unreadable)."""
+    def open(cls, disk: Disk, path: str, node_id: int | None = None, *, max_open_files: int = MAX_OPEN_FILES) -> LogDirectory:
+        """Takes the lock and reads meta.properties. Raises StorageError (in use, not formatted, unreadable, another node's)."""
         meta = f"{path}/{checkpoints.META_PROPERTIES}"
         if not disk.exists(meta):
             raise StorageError(f"Log directory {path} is not formatted: it has no {checkpoints.META_PROPERTIES}.")
@@ -85,10 +85,14 @@ class LogDirectory:
         except OSError as error:
             raise StorageError(f"Cannot use log directory {path}: {error.strerror}.") from error
         try:
-            return cls(disk, path, lock, checkpoints.read_properties(disk.read_all(meta)), max_open_files)
+            opened = cls(disk, path, lock, checkpoints.read_properties(disk.read_all(meta)), max_open_files)
         except (KeyError, ValueError, OSError) as error:
             lock.release()
             raise StorageError(f"{meta} cannot be used: {error!r}.") from error
+        if node_id not in (None, opened.node_id):
+            lock.release()
+            raise StorageError(f"Log directory {path} is that of node {opened.node_id}, and node.id is {node_id}.")
+        return opened
 
     def usage(self) -> tuple[int, int]:
         """Total and usable bytes of the volume."""
