@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import socket
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -32,6 +33,7 @@ from ottla.spark.sink import StreamWriter
 from ottla.spark.source import BatchReader, OttlaSource, PushingReader, RangePartition, StreamReader
 from ottla.spark.topics import LEDGER
 from tests.compatibility.node import OttlaNode
+from tests.storage.test_kafka_files import FIXTURE
 
 pytestmark = pytest.mark.spark  # so that .ci/run, which has PySpark, runs what ./test leaves out
 T0 = 1_700_000_000_000
@@ -293,6 +295,58 @@ def test_a_batch_cannot_start_beyond_its_end(broker: EmbeddedCluster) -> None:
     with sync.Admin(bootstrap_servers=broker.bootstrap) as admin:
         admin.delete_records({("backwards", 0): 3, ("backwards", 1): 3})
     assert planned(endingOffsets=at(2)) == []  # what was there is gone, and asked for was what is there
+
+
+def test_times_by_partition_bound_what_is_read_on_both_sides(broker: EmbeddedCluster) -> None:
+    fill(broker, "bounded", 12, partitions=2)  # number n lies in partition n % 2, at T0 + 1000 n
+    starts = {"startingOffsetsByTimestamp": json.dumps({"bounded": {"0": T0 + 3999, "1": T0 + 7000}})}
+    ends = {"endingOffsetsByTimestamp": json.dumps({"bounded": {"0": T0 + 8000, "1": T0 + 99_000}})}
+    assert sorted(int(row["value"]) for row in rows(BatchReader(options(broker, "bounded", **starts, **ends)))) == [
+        4,
+        6,
+        7,
+        9,
+        11,
+    ]
+    assert sorted(int(row["value"]) for row in rows(BatchReader(options(broker, "bounded", **ends)))) == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+        9,
+        11,
+    ]
+    assert StreamReader(options(broker, "bounded", **starts)).initialOffset() == {"bounded": {"0": 2, "1": 3}}
+    for text, sentence in (
+        ('{"bounded":{"0":5}}', "option startingOffsetsByTimestamp lacks bounded-1"),
+        ('{"bounded":{"0":5,"1":5,"2":5}}', "option startingOffsetsByTimestamp names bounded-2, which are not read"),
+        ("5", "option startingOffsetsByTimestamp must give milliseconds since 1970, not '5'"),
+        ('{"bounded":{"0":"noon"}}', "option startingOffsetsByTimestamp must give milliseconds since 1970"),
+    ):
+        with pytest.raises(OptionError, match=sentence):
+            BatchReader(options(broker, "bounded", startingOffsetsByTimestamp=text)).partitions()
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("piece", ["1000", "7"])
+def test_the_segments_of_apache_kafka_give_what_its_own_consumer_was_given(tmp_path: Path, isolation: str, piece: str) -> None:
+    with zipfile.ZipFile(FIXTURE) as packed:
+        packed.extractall(tmp_path)
+    expected = json.loads((tmp_path / "expected.json").read_text())
+    given = {"segments": str(tmp_path), "isolation.level": isolation, "maxRecordsPerPartition": piece, "includeHeaders": "true"}
+    source = OttlaSource(given)
+    found: dict[str, list[list[Any]]] = {}
+    for row in rows(source.reader(source.schema())):
+        text = [None if row[name] is None else row[name].decode("latin-1") for name in ("key", "value")]
+        found.setdefault(row["topic"], []).append([row["offset"], round(row["timestamp"].timestamp() * 1000), *text])
+        assert (row["headers"] or []) == ([{"key": "h", "value": b"x"}] if row["topic"] == "plain" else [])
+    assert {topic: sorted(each) for topic, each in found.items()} == {
+        topic: levels[isolation] for topic, levels in expected.items()
+    }
 
 
 @pytest.mark.parametrize("text", ['{"a":{"0":-3}}', '{"a":{"0":"x"}}', '{"a":5}', "[1]", '{"a":{"b":1}}', "late", "{"])
