@@ -33,6 +33,7 @@ from ottla.spark.sink import StreamWriter
 from ottla.spark.source import BatchReader, OttlaSource, PushingReader, RangePartition, StreamReader
 from ottla.spark.topics import LEDGER
 from tests.compatibility.node import OttlaNode
+from tests.compatibility.wire import wait_until
 from tests.storage.test_kafka_files import FIXTURE
 
 pytestmark = pytest.mark.spark  # so that .ci/run, which has PySpark, runs what ./test leaves out
@@ -415,6 +416,26 @@ def test_records_that_do_not_come_are_waited_for_as_long_as_the_connectors_optio
         DataLost, match=r"stalled-0 \[0, 5\): nothing came from offset 3 on for 0.02 s \(kafkaConsumer.pollTimeoutMs\)"
     ):
         rows_of(reader, RangePartition(OffsetRange("stalled", 0, 0, 5)))
+
+
+def test_an_executor_that_has_read_a_topic_finds_where_it_lies_now() -> None:
+    """The connections of a worker are kept, and what they know of a topic grows old: who leads it, and which topic has its name."""
+    with EmbeddedCluster(2) as cluster, sync.Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        brokers = sorted(broker.id for broker in admin.describe_cluster().brokers)
+        admin.create_topic("moving", assignments={0: brokers})
+        with sync.Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            producer.send_and_wait("moving", b"old")
+        asked = options(cluster, "moving", **{"kafka.default.api.timeout.ms": "20000"})
+        reader, part = BatchReader(asked), RangePartition(OffsetRange("moving", 0, 0, 1))
+        assert [row["value"] for row in rows_of(reader, part)] == [b"old"]
+        admin.alter_partition_reassignments({("moving", 0): brokers[1:]})
+        wait_until("the move", lambda: admin.describe_topic("moving").partitions[0].leader == brokers[1])
+        assert [row["value"] for row in rows_of(reader, part)] == [b"old"]
+        admin.delete_topic("moving")
+        admin.create_topic("moving", assignments={0: brokers[1:]})
+        with sync.Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            producer.send_and_wait("moving", b"new")
+        assert [row["value"] for row in rows_of(reader, part)] == [b"new"]
 
 
 def rows_of(reader: Any, part: RangePartition) -> list[dict[str, Any]]:
