@@ -118,6 +118,18 @@ def test_a_checkpoint_ahead_of_the_topic_is_a_loss(broker: EmbeddedCluster) -> N
         StreamReader(options(broker, "anew")).latestOffset({"anew": {"0": 50}}, ReadAllAvailable())
 
 
+def test_a_stream_that_may_lose_goes_on_from_the_end_of_a_topic_made_anew(broker: EmbeddedCluster) -> None:
+    """As the connector does: the batch of the loss is empty, and what comes next is read."""
+    fill(broker, "again", 6, partitions=2)
+    reader = StreamReader(options(broker, "again", failOnDataLoss="false", maxOffsetsPerTrigger="2"))
+    ahead = {"again": {"0": 50, "1": 0}}
+    end = reader.latestOffset(ahead, ReadMaxRows(2))
+    assert end == {"again": {"0": 3, "1": 2}}
+    [part] = reader.partitions(ahead, end)
+    assert [row["value"] for row in rows_of(reader, part)] == [b"1", b"3"]
+    assert reader.latestOffset(end, ReadMaxRows(2)) == {"again": {"0": 3, "1": 3}}
+
+
 def test_the_brokers_time_is_type_1(broker: EmbeddedCluster) -> None:
     fill(broker, "appended", 4, **{"message.timestamp.type": "LogAppendTime"})
     found = rows(BatchReader(options(broker, "appended")))
