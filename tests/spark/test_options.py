@@ -163,4 +163,6 @@ def test_a_limited_batch_starves_no_partition() -> None:
     got = limited(start, end, 1000)
     assert got[TopicPartition("a", 1)] > 100
     assert 900 <= sum(got[key] - start[key] for key in got) <= 1001
+    behind = {TopicPartition("a", 0): 1_000_000, TopicPartition("a", 1): 40}
+    assert limited(start, behind, 1000)[TopicPartition("a", 1)] == 40, "a topic made anew ends where it ends"
     assert limited(start, {TopicPartition("a", 0): 5, TopicPartition("a", 1): 103}, 1000)[TopicPartition("a", 0)] == 5

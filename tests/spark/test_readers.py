@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import socket
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -32,6 +33,8 @@ from ottla.spark.sink import StreamWriter
 from ottla.spark.source import BatchReader, OttlaSource, PushingReader, RangePartition, StreamReader
 from ottla.spark.topics import LEDGER
 from tests.compatibility.node import OttlaNode
+from tests.compatibility.wire import wait_until
+from tests.storage.test_kafka_files import FIXTURE
 
 pytestmark = pytest.mark.spark  # so that .ci/run, which has PySpark, runs what ./test leaves out
 T0 = 1_700_000_000_000
@@ -113,6 +116,18 @@ def test_a_checkpoint_ahead_of_the_topic_is_a_loss(broker: EmbeddedCluster) -> N
     fill(broker, "anew", 3)
     with pytest.raises(DataLost, match="the checkpoint is ahead of anew-0"):
         StreamReader(options(broker, "anew")).latestOffset({"anew": {"0": 50}}, ReadAllAvailable())
+
+
+def test_a_stream_that_may_lose_goes_on_from_the_end_of_a_topic_made_anew(broker: EmbeddedCluster) -> None:
+    """As the connector does: the batch of the loss is empty, and what comes next is read."""
+    fill(broker, "again", 6, partitions=2)
+    reader = StreamReader(options(broker, "again", failOnDataLoss="false", maxOffsetsPerTrigger="2"))
+    ahead = {"again": {"0": 50, "1": 0}}
+    end = reader.latestOffset(ahead, ReadMaxRows(2))
+    assert end == {"again": {"0": 3, "1": 2}}
+    [part] = reader.partitions(ahead, end)
+    assert [row["value"] for row in rows_of(reader, part)] == [b"1", b"3"]
+    assert reader.latestOffset(end, ReadMaxRows(2)) == {"again": {"0": 3, "1": 3}}
 
 
 def test_the_brokers_time_is_type_1(broker: EmbeddedCluster) -> None:
@@ -295,6 +310,58 @@ def test_a_batch_cannot_start_beyond_its_end(broker: EmbeddedCluster) -> None:
     assert planned(endingOffsets=at(2)) == []  # what was there is gone, and asked for was what is there
 
 
+def test_times_by_partition_bound_what_is_read_on_both_sides(broker: EmbeddedCluster) -> None:
+    fill(broker, "bounded", 12, partitions=2)  # number n lies in partition n % 2, at T0 + 1000 n
+    starts = {"startingOffsetsByTimestamp": json.dumps({"bounded": {"0": T0 + 3999, "1": T0 + 7000}})}
+    ends = {"endingOffsetsByTimestamp": json.dumps({"bounded": {"0": T0 + 8000, "1": T0 + 99_000}})}
+    assert sorted(int(row["value"]) for row in rows(BatchReader(options(broker, "bounded", **starts, **ends)))) == [
+        4,
+        6,
+        7,
+        9,
+        11,
+    ]
+    assert sorted(int(row["value"]) for row in rows(BatchReader(options(broker, "bounded", **ends)))) == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+        9,
+        11,
+    ]
+    assert StreamReader(options(broker, "bounded", **starts)).initialOffset() == {"bounded": {"0": 2, "1": 3}}
+    for text, sentence in (
+        ('{"bounded":{"0":5}}', "option startingOffsetsByTimestamp lacks bounded-1"),
+        ('{"bounded":{"0":5,"1":5,"2":5}}', "option startingOffsetsByTimestamp names bounded-2, which are not read"),
+        ("5", "option startingOffsetsByTimestamp must give milliseconds since 1970, not '5'"),
+        ('{"bounded":{"0":"noon"}}', "option startingOffsetsByTimestamp must give milliseconds since 1970"),
+    ):
+        with pytest.raises(OptionError, match=sentence):
+            BatchReader(options(broker, "bounded", startingOffsetsByTimestamp=text)).partitions()
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("piece", ["1000", "7"])
+def test_the_segments_of_apache_kafka_give_what_its_own_consumer_was_given(tmp_path: Path, isolation: str, piece: str) -> None:
+    with zipfile.ZipFile(FIXTURE) as packed:
+        packed.extractall(tmp_path)
+    expected = json.loads((tmp_path / "expected.json").read_text())
+    given = {"segments": str(tmp_path), "isolation.level": isolation, "maxRecordsPerPartition": piece, "includeHeaders": "true"}
+    source = OttlaSource(given)
+    found: dict[str, list[list[Any]]] = {}
+    for row in rows(source.reader(source.schema())):
+        text = [None if row[name] is None else row[name].decode("latin-1") for name in ("key", "value")]
+        found.setdefault(row["topic"], []).append([row["offset"], round(row["timestamp"].timestamp() * 1000), *text])
+        assert (row["headers"] or []) == ([{"key": "h", "value": b"x"}] if row["topic"] == "plain" else [])
+    assert {topic: sorted(each) for topic, each in found.items()} == {
+        topic: levels[isolation] for topic, levels in expected.items()
+    }
+
+
 @pytest.mark.parametrize("text", ['{"a":{"0":-3}}', '{"a":{"0":"x"}}', '{"a":5}', "[1]", '{"a":{"b":1}}', "late", "{"])
 def test_offsets_that_are_none_are_refused_with_an_example(text: str) -> None:
     with pytest.raises(OptionError, match="option startingOffsets must be earliest, latest or JSON like"):
@@ -361,6 +428,26 @@ def test_records_that_do_not_come_are_waited_for_as_long_as_the_connectors_optio
         DataLost, match=r"stalled-0 \[0, 5\): nothing came from offset 3 on for 0.02 s \(kafkaConsumer.pollTimeoutMs\)"
     ):
         rows_of(reader, RangePartition(OffsetRange("stalled", 0, 0, 5)))
+
+
+def test_an_executor_that_has_read_a_topic_finds_where_it_lies_now() -> None:
+    """The connections of a worker are kept, and what they know of a topic grows old: who leads it, and which topic has its name."""
+    with EmbeddedCluster(2) as cluster, sync.Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        brokers = sorted(broker.id for broker in admin.describe_cluster().brokers)
+        admin.create_topic("moving", assignments={0: brokers})
+        with sync.Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            producer.send_and_wait("moving", b"old")
+        asked = options(cluster, "moving", **{"kafka.default.api.timeout.ms": "20000"})
+        reader, part = BatchReader(asked), RangePartition(OffsetRange("moving", 0, 0, 1))
+        assert [row["value"] for row in rows_of(reader, part)] == [b"old"]
+        admin.alter_partition_reassignments({("moving", 0): brokers[1:]})
+        wait_until("the move", lambda: admin.describe_topic("moving").partitions[0].leader == brokers[1])
+        assert [row["value"] for row in rows_of(reader, part)] == [b"old"]
+        admin.delete_topic("moving")
+        admin.create_topic("moving", assignments={0: brokers[1:]})
+        with sync.Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            producer.send_and_wait("moving", b"new")
+        assert [row["value"] for row in rows_of(reader, part)] == [b"new"]
 
 
 def rows_of(reader: Any, part: RangePartition) -> list[dict[str, Any]]:

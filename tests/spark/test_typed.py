@@ -21,6 +21,7 @@ from ottla.spark.conversion import Mismatch
 from ottla.spark.formats import Json, format_of, given_columns
 from ottla.spark.options import OptionError, Options, parse
 from ottla.spark.schemas import parse_ddl
+from ottla.spark.sink import check_schema
 
 pytestmark = pytest.mark.spark
 ORDER = "order_id long NOT NULL, product string, quantity int, price double, paid boolean"
@@ -204,6 +205,48 @@ def test_text_is_one_column() -> None:
     assert rows[1]["_corrupt"]["reason"].startswith("the value is not UTF-8")
     asked = options(value_format="string", value_schema="line string")
     assert read(asked, [b"x"])[0]["line"] == "x"
+
+
+def test_text_is_written_from_the_one_column_there_is_whatever_its_name() -> None:
+    asked = parse({"kafka.bootstrap.servers": "h:1", "topic": "t", "value.format": "string"}, reading=False)
+    schema = parse_ddl("line string, _key string", "x")
+    check_schema(schema, asked)
+    rows = pa.record_batch([pa.array(["é;\n", "", None]), pa.array(["a", None, "c"])], names=["line", "_key"])
+    [written] = typed.WrittenRows(asked, schema).records([rows])
+    assert written.to_pydict() == {"value": ["é;\n".encode(), b"", None], "key": ["a", None, "c"]}
+    named = parse(
+        {"kafka.bootstrap.servers": "h:1", "topic": "t", "value.format": "string", "value.schema": "line string"}, reading=False
+    )
+    check_schema(schema, named)
+    for wrong, options_, sentence in (
+        ("id long", asked, r"value\.format string has one column of type string, not struct<id:bigint>"),
+        ("a string, b string", asked, "value.format string has one column of type string"),
+        ("other string", named, "column other is not in option value.schema, which has line"),
+    ):
+        with pytest.raises(OptionError, match=sentence):
+            check_schema(parse_ddl(wrong, "x"), options_)
+
+
+@pytest.mark.parametrize("prefix", ["", "_"])
+def test_headers_are_pairs_of_a_name_and_bytes_and_nothing_else(prefix: str) -> None:
+    names = {"kafka.bootstrap.servers": "h:1", "topic": "t"} | ({"value.format": "string"} if prefix else {})
+
+    def check(kind: str) -> None:
+        check_schema(parse_ddl(f"value string, {prefix}headers {kind}", "x"), parse(names, reading=False))
+
+    check("array<struct<key: string, value: binary>>")
+    check("array<struct<key: string, value: string>>")
+    for wrong in (
+        "array<bigint>",
+        "map<string,binary>",
+        "array<struct<value: binary, key: string>>",
+        "array<struct<key: int, value: binary>>",
+        "string",
+    ):
+        with pytest.raises(
+            OptionError, match=f"column {prefix}headers has type .*, which cannot be written; it must be array<struct<key: s"
+        ):
+            check(wrong)
 
 
 AVRO = json.dumps(

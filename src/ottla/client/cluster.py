@@ -286,8 +286,11 @@ class Cluster:
         connection = await self.connection(await self.coordinator(kind, key))
         return await connection.request(request)
 
-    async def persist(self, attempt: Callable[[], Awaitable[T]], *, timeout_ms: float | None = None) -> T:
-        """Try until it succeeds, fails for good, or the time is up; then the last error is raised."""
+    async def persist(
+        self, attempt: Callable[[], Awaitable[T]], *, timeout_ms: float | None = None, topics: Collection[str] = ()
+    ) -> T:
+        """Try until it succeeds, fails for good, or the time is up; then the last error is raised. What an attempt takes from the
+        view of a topic (who leads, its id) is looked up again between two attempts if that topic is among `topics`."""
         limit = self.settings["default_api_timeout_ms"] if timeout_ms is None else timeout_ms
         deadline = self.now_ms() + limit
         failures = 0
@@ -302,7 +305,7 @@ class Cluster:
                         error.add_note(f"gave up after {failures} attempts; the limit is {limit:g} ms")
                     raise
                 await asyncio.sleep(delay / 1000)
-                await self.learn(error)
+                await self.learn(error, topics)
 
     def backoff_ms(self, failures: int) -> float:
         return self._delay(failures, self.settings["retry_backoff_ms"], self.settings["retry_backoff_max_ms"])

@@ -148,7 +148,8 @@ async def _newest_of(
     found: tuple[int, bytes | None] | None = None
     offset = low
     while offset < high:
-        data, _ = await cluster.persist(partial(fetch, cluster, LEDGER, home, offset, False, FETCH_BYTES))
+        attempt = partial(fetch, cluster, LEDGER, home, offset, False, FETCH_BYTES)
+        data, _ = await cluster.persist(attempt, topics=(LEDGER,))
         batches = [] if data is None else list(decode_batches(data))
         if not batches:
             break

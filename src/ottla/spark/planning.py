@@ -219,7 +219,7 @@ def limited(start: Positions, end: Positions, limit: int) -> Positions:
         return end
     shares = {key: limit * size / total for key, size in sizes.items()}
     return {
-        key: start.get(key, end[key]) + min(sizes[key], math.ceil(share) if share < 1 else math.floor(share))
+        key: start[key] + min(sizes[key], math.ceil(share) if share < 1 else math.floor(share)) if sizes[key] else end[key]
         for key, share in shares.items()
     }
 

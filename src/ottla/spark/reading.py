@@ -70,7 +70,8 @@ async def _fetches(
 ) -> AsyncIterator[Fetched]:
     offset, deadline = wanted.start, time.monotonic() + stalled_s
     while offset < wanted.end:
-        data, aborted = await cluster.persist(partial(fetch, cluster, wanted.topic, wanted.partition, offset, committed_only))
+        attempt = partial(fetch, cluster, wanted.topic, wanted.partition, offset, committed_only)
+        data, aborted = await cluster.persist(attempt, topics=(wanted.topic,))
         if data is None:
             offset = await _skip_lost(settings, wanted, offset, fail)
             continue

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructType, TimestampType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, LongType, StringType, StructType, TimestampType
 
 from ottla.client.delivery import Delivery
 from ottla.client.producer import Producer
@@ -39,6 +39,7 @@ _COLUMNS = {
     "timestamp": (TimestampType,),
     "headers": (ArrayType,),
 }
+_HEADERS = "array<struct<key: string, value: binary>>"
 
 
 @dataclass
@@ -57,16 +58,32 @@ def check_schema(schema: StructType, options: Options) -> None:
         from ottla.spark import typed
 
         typed.check_written(schema, options)
+        _check_types({field.name: typed.WRITTEN.get(field.name, "") for field in schema.fields}, schema)
         return
     if tables.is_table(schema):
         schema = tables.insertable(schema)
-    for field in schema.fields:
-        if field.name in _COLUMNS and not isinstance(field.dataType, _COLUMNS[field.name]):
-            raise OptionError(f"column {field.name} has type {field.dataType.simpleString()}, which cannot be written")
+    _check_types({name: name for name in schema.names}, schema)
     if "value" not in schema.names:
         raise OptionError("a column named value is needed: it is what a record holds")
     if "topic" not in schema.names and options.text("topic") is None:
         raise OptionError("where to? Give the option topic, or a column named topic")
+
+
+def _check_types(part: Mapping[str, str], schema: StructType) -> None:
+    """`part` says which part of a record each column is; of what is no part any type will do."""
+    for field in schema.fields:
+        kind, wanted = field.dataType, _COLUMNS.get(part[field.name])
+        if wanted is None:
+            continue
+        if not isinstance(kind, wanted) or (isinstance(kind, ArrayType) and not _are_headers(kind.elementType)):
+            hint = f"; it must be {_HEADERS}" if wanted == _COLUMNS["headers"] else ""
+            raise OptionError(f"column {field.name} has type {kind.simpleString()}, which cannot be written{hint}")
+
+
+def _are_headers(kind: DataType) -> bool:
+    if not isinstance(kind, StructType) or kind.names != ["key", "value"]:
+        return False
+    return isinstance(kind["key"].dataType, StringType) and isinstance(kind["value"].dataType, StringType | BinaryType)
 
 
 def by_topic(batch: pa.RecordBatch, default: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:

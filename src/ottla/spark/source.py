@@ -306,7 +306,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         most = self.options.number("maxOffsetsPerTrigger")
         if most is not None and not isinstance(limit, ReadAllAvailable):
             end = planning.limited(known, end, most)
-        return planning.to_json({key: max(known[key], offset) for key, offset in end.items()})
+        return planning.to_json(end)  # also where it lies before `start`: a topic made anew is gone on with from its end
 
     def _is_too_few(self, known: planning.Positions, end: planning.Positions, least: int) -> bool:
         """Wait for more, but not longer than maxTriggerDelay since the last batch; the first one does not wait."""
@@ -334,7 +334,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if lost:
             raise DataLost(
                 f"the checkpoint is ahead of {', '.join(map(str, lost))}: the topic was made anew. Set failOnDataLoss=false to go "
-                "on with what is there."
+                "on with what comes from now on."
             )
 
     @plainly

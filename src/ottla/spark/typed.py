@@ -210,7 +210,7 @@ def check_written(schema: StructType, options: Options) -> None:
     is_permissive(options)
     if options.text("deadLetterTopic") is not None:
         raise OptionError("option deadLetterTopic is for reading: what is written always fits its format")
-    columns, given = value_columns(schema), given_columns(options)
+    columns, given = value_columns(schema), _given_to_write(options)
     if not columns.fields:
         raise OptionError(f"there is no column to make a value of: {', '.join(schema.names)} stand beside the value")
     if given is not None:
@@ -221,6 +221,11 @@ def check_written(schema: StructType, options: Options) -> None:
             raise OptionError(f"column _key is {field.dataType.simpleString()}; a key is binary or string: cast it")
     if "_topic" not in schema.names and options.text("topic") is None:
         raise OptionError("where to? Give the option topic, or a column named _topic")
+
+
+def _given_to_write(options: Options) -> StructType | None:
+    """As `given_columns`; but the one column of text has the name that it has in the frame."""
+    return given_columns(options) if options.value_format != "string" or options.text(SCHEMA) is not None else None
 
 
 def _check_same(columns: StructType, given: StructType) -> None:
@@ -241,7 +246,7 @@ class WrittenRows:
     """Rows of `schema` as records of the sink, in an executor."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        columns, given = value_columns(schema), given_columns(options)
+        columns, given = value_columns(schema), _given_to_write(options)
         self._format: Format = format_of(options, columns if given is None else given)
         self._required = [] if given is None else [field.name for field in given.fields if not field.nullable]
 
