@@ -249,10 +249,11 @@ class Driver:
 
 
 def a_worker(driver: Driver, chance: random.Random) -> psutil.Process | None:
-    """Spark's Python processes are forked by a daemon: those that have no children are the workers."""
+    """Spark's Python processes are forked by daemons of Python, and those by a JVM."""
     try:
         family = psutil.Process(driver.pid).children(recursive=True)
-        workers = [child for child in family if "pyspark.daemon" in child.cmdline() and not child.children()]
+        daemons = {child.pid for child in family if "pyspark.daemon" in child.cmdline()}
+        workers = [child for child in family if child.ppid() in daemons]
     except psutil.Error:  # one has just ended: another time
         return None
     return chance.choice(workers) if workers else None
