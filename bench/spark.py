@@ -8,7 +8,7 @@ python -m bench.spark --smoke          # 20,000 records, one round: to see that 
 
 The connector's jars are fetched once with Maven into `.cache`. All go by turns after one turn of each that is not counted; a figure
 is records by the second. `exactly-once write` stands beside the connector's streaming write, which is at least once: it has no
-other. `memory` is the most that one Python process of Spark held during all this. `latency` is measured from a record's production,
+other. `memory` is the most that one Python process of Spark held while it read, and while it wrote: each with fresh ones. `latency` is measured from a record's production,
 at 1,000 a second, to its arrival at a consumer of the topic that the query copies it to. `bounds` are the same queries with a source
 that hands over one ready batch again and again, and with a sink that throws away what it gets: no Python source or sink is faster
 than these.
@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ PARTITIONS = 4
 TOUCHED_MB_A_RECORD = 0.0012  # twice what a record takes
 FORMATS = ("kafka", "ottla")
 FIGURES = ("batch read", "streaming read", "batch write", "streaming write", "exactly-once write", "latency", "bounds")
+DOING = {"reading": ("batch read", "streaming read"), "writing": ("batch write", "streaming write")}
 BOUND = "nothing"  # the name of the source and sink
 TOPIC = "bench-spark"
 RATE = 1000  # records by the second, for latency
@@ -243,21 +244,38 @@ def _delays(bootstrap: str, source: str, target: str, seconds: float) -> list[fl
     return delays[len(delays) // 3 :]
 
 
+def python_processes() -> Iterator[psutil.Process]:
+    """Spark's: daemons, and the workers that they fork."""
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if "pyspark.daemon" in process.cmdline():
+                yield process
+        except psutil.Error:
+            continue
+
+
+def end_idle_workers() -> None:
+    """Spark uses a worker again, with all that it has ever held; when it finds it dead, it takes a fresh one."""
+    family = {process.pid: process for process in python_processes()}
+    workers = [process for process in family.values() if process.ppid() in family]
+    for worker in workers:
+        worker.kill()
+    psutil.wait_procs(workers)
+
+
 @contextmanager
-def workers_weighed(weights: list[float]) -> Iterator[None]:
-    """Appends what the heaviest Python process of Spark held meanwhile, in MB."""
+def workers_weighed(weights: dict[str, float], name: str) -> Iterator[None]:
+    """Notes what the heaviest Python process of Spark held meanwhile, in MB."""
     stop, most = threading.Event(), 0.0
 
     def sample() -> None:
         nonlocal most
         while not stop.wait(SAMPLE_S):
-            for process in psutil.Process().children(recursive=True):
-                try:
-                    if "pyspark.daemon" in process.cmdline():
-                        most = max(most, process.memory_info().rss / 1e6)
-                except psutil.Error:
-                    continue
+            for process in python_processes():
+                with suppress(psutil.Error):
+                    most = max(most, process.memory_info().rss / 1e6)
 
+    end_idle_workers()
     thread = threading.Thread(target=sample)
     thread.start()
     try:
@@ -265,7 +283,7 @@ def workers_weighed(weights: list[float]) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
-        weights.append(most)
+        weights[name] = most
 
 
 def turns(
@@ -300,15 +318,19 @@ def measure(bench: Bench, given: argparse.Namespace, records: int, rounds: int, 
         plans["streaming write"][BOUND] = lambda: bench.stream_write(BOUND, topic)
     if "exactly-once write" in given.only:  # in the same turns as the other two, with which it is compared
         plans["streaming write"]["exactly once"] = lambda: bench.stream_write("ottla", topic, **once)
-    weights: list[float] = []
-    with workers_weighed(weights):
-        for figure, kinds in plans.items():
-            if figure in given.only or "exactly once" in kinds or BOUND in kinds:
+    wanted = {
+        figure: kinds for figure, kinds in plans.items() if figure in given.only or "exactly once" in kinds or BOUND in kinds
+    }
+    found["memory"] = {}
+    for doing, figures in DOING.items():
+        chosen = [figure for figure in figures if figure in wanted]
+        if not chosen:
+            continue
+        with workers_weighed(found["memory"], f"heaviest Python worker, {doing}, MB"):
+            for figure in chosen:
                 show(figure)
-                found[figure] = {
-                    name: statistics.median(rates) for name, rates in turns(kinds, records, rounds, bench.folder, show).items()
-                }
-    found["memory"] = {"heaviest Python worker, MB": weights[0]}
+                rates = turns(wanted[figure], records, rounds, bench.folder, show)
+                found[figure] = {name: statistics.median(each) for name, each in rates.items()}
     if "latency" in given.only:
         seconds = 5 if given.smoke else given.latency_s
         found["latency"] = {name: bench.latency(name, seconds) for name in FORMATS}

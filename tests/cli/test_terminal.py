@@ -42,7 +42,7 @@ def on_a_terminal(*arguments: str, bootstrap: str | None = None) -> tuple[int, b
     os.close(theirs)
     written = b""
     try:
-        while chunk := _read(ours):
+        while chunk := read(ours):
             written += chunk
         return process.wait(LIMIT_S), written
     finally:
@@ -50,7 +50,7 @@ def on_a_terminal(*arguments: str, bootstrap: str | None = None) -> tuple[int, b
         process.kill()
 
 
-def _read(terminal: int) -> bytes:
+def read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)
     except OSError as error:

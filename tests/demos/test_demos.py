@@ -2,30 +2,96 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from click.testing import CliRunner
 
+from ottla import sync
 from ottla.cli.demo import DEMOS
 from ottla.cli.main import root
-from tests.cli.processes import ottla
+from tests.cli.processes import environment, ottla
+from tests.compatibility.wire import wait_until
 from tests.docs.runner import blocks
 
 README = Path(__file__).resolve().parents[2] / "README.md"
+LIMIT_S = 120.0  # each ends by itself long before
+TABLE = "PRODUCT ORDERS REVENUE"
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.spark] if name == "orders" else []) for name in DEMOS])
 def test_the_demo_proves_what_it_tells(name: str) -> None:
-    done = ottla("demo", name, limit_s=300.0)  # each ends by itself long before
+    done = ottla("demo", name, limit_s=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "✘" not in done.stdout
     assert done.stdout.rstrip().endswith("claims hold.")
     assert "Traceback" not in done.stderr
     if name == "orders":
         assert claims_of_readme() <= {_without_numbers(line) for line in done.stdout.splitlines()}
+        before_the_proof, _, _ = done.stdout.partition("── The proof")
+        shown = tables(before_the_proof)
+        assert len(set(shown)) > 1, shown
+
+
+def tables(text: str) -> list[tuple[str, ...]]:
+    """The rows of each table of revenue."""
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    starts = [number + 1 for number, line in enumerate(lines) if line == TABLE]
+    return [tuple(itertools.takewhile(re.compile(r"\w+ \d+ [\d.]+").fullmatch, lines[start:])) for start in starts]
+
+
+@pytest.mark.spark
+def test_a_demo_that_is_kept_serves_on_after_its_proof_until_ctrl_c(tmp_path: Path) -> None:
+    with (tmp_path / "said").open("w") as output, (tmp_path / "complaints").open("w") as complaints:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ottla", "demo", "--keep"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=complaints,
+            env=environment(),
+            start_new_session=True,
+            # A shell that puts this suite into the background makes its children deaf to Ctrl-C.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+    said = (tmp_path / "said").read_text
+
+    def goes_on() -> list[str]:
+        return re.findall(r"^\$ ottla consume orders-priced .*--bootstrap (\S+)$", said(), re.MULTILINE)
+
+    def is_alive() -> bool:
+        return process.poll() is None
+
+    try:
+        [bootstrap] = wait_until("what to type in another terminal", goes_on, limit_s=LIMIT_S, alive=is_alive)
+        assert "claims hold." in said()
+        proved = len(tables(said()))
+        with sync.Admin(bootstrap_servers=bootstrap) as admin:
+
+            def priced() -> int:
+                places = [("orders-priced", number) for number in range(3)]
+                return sum(admin.latest_offsets(places, isolation_level="read_committed").values())
+
+            before = priced()
+            wait_until("more orders, priced", lambda: priced() > before, limit_s=LIMIT_S, alive=is_alive)
+        wait_until("the table once more", lambda: len(tables(said())) > proved, limit_s=LIMIT_S, alive=is_alive)
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert family, "Spark is not there"
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: whoever is in the foreground hears it, the JVM too
+        assert process.wait(LIMIT_S) == 0
+        assert "Traceback" not in said() + (tmp_path / "complaints").read_text()
+        _, left = psutil.wait_procs(family, LIMIT_S)
+        assert not left, left
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def claims_of_readme() -> set[str]:

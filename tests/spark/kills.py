@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
@@ -249,18 +250,18 @@ class Driver:
 
 
 def a_worker(driver: Driver, chance: random.Random) -> psutil.Process | None:
-    """Spark's Python processes are forked by a daemon: those that have no children are the workers."""
-    try:
-        family = psutil.Process(driver.pid).children(recursive=True)
-        workers = [child for child in family if "pyspark.daemon" in child.cmdline() and not child.children()]
-    except psutil.Error:  # one has just ended: another time
-        return None
+    """Spark's Python processes are forked by daemons of Python, and those by a JVM."""
+    found: dict[int, tuple[psutil.Process, int]] = {}
+    for child in psutil.Process(driver.pid).children(recursive=True):
+        with suppress(psutil.Error):  # it has ended: what is left of it may stay for as long as its parent likes
+            if "pyspark.daemon" in child.cmdline():
+                found[child.pid] = child, child.ppid()
+    workers = [child for child, parent in found.values() if parent in found]
     return chance.choice(workers) if workers else None
 
 
 def kill(victim: psutil.Process) -> None:
-    """It was there, and is no more."""
-    assert victim.is_running()
+    """It is no more. Raises psutil.NoSuchProcess if it was not there."""
     victim.kill()
     gone, _ = psutil.wait_procs([victim], DIED_LIMIT_S)
     assert gone, f"{victim} lives on"
@@ -288,10 +289,13 @@ def kill_broker(node: Mortal, chance: random.Random) -> None:
 def strike(target: str, driver: Driver, run: Run, chance: random.Random) -> bool:
     """Kills one of them in the middle of the query. False: there is none at this moment."""
     if target == "worker":
-        worker = a_worker(driver, chance)
-        if worker is None:
+        try:
+            worker = a_worker(driver, chance)
+            if worker is None:
+                return False
+            kill(worker)
+        except psutil.NoSuchProcess:  # it, or the driver, has just ended by itself
             return False
-        kill(worker)
     elif target == "driver":
         kill_driver(driver)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import re
@@ -23,8 +24,11 @@ from ottla.embedded.cluster import EmbeddedCluster
 from ottla.model.ids import TopicPartition
 from ottla.spark.examples import EXAMPLES, ExampleExists, write_out
 from tests.cli.processes import environment, here, ottla
+from tests.compatibility.jars import NoKafka
+from tests.compatibility.kafka import KafkaPeer
 from tests.compatibility.node import OttlaNode
 from tests.compatibility.wire import wait_until
+from tests.spark.kills import Cluster
 from tests.spark.projects import of_one_file
 
 NUMBERS = 6
@@ -34,7 +38,7 @@ LIMIT_S = 600.0  # of one run, on a machine with more to do
 class Runs:
     """One session of Spark in a process of its own, and the examples written out."""
 
-    def __init__(self, folder: Path, cluster: EmbeddedCluster) -> None:
+    def __init__(self, folder: Path, cluster: Cluster) -> None:
         self.folder, self.cluster = folder, cluster
         for name in EXAMPLES:
             write_out(name, folder / name)
@@ -111,6 +115,24 @@ def example(name: str) -> Any:
 @pytest.mark.slow
 @pytest.mark.spark
 def test_orders_are_cleaned_quarantined_and_summed_exactly_once_over_two_runs(runs: Runs) -> None:
+    check_orders(runs)
+
+
+@pytest.mark.slow
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_orders_come_to_the_same_on_apache_kafka(tmp_path: Path) -> None:
+    """Only the address is another one."""
+    try:
+        kafka = KafkaPeer(tmp_path / "kafka")
+    except NoKafka as error:
+        pytest.skip(str(error))
+    with kafka, contextlib.closing(Runs(tmp_path, kafka)) as runs:
+        check_orders(runs)
+
+
+def check_orders(runs: Runs) -> None:
+    """Two runs, and what each table and the topic `revenue` must have after them."""
     feed = example("orders")
     for first in (1, 501):
         runs.feed("orders", "--orders", "500", "--first", str(first))
@@ -272,7 +294,7 @@ def test_a_mistake_in_a_pipeline_is_one_sentence(runs: Runs, tmp_path: Path) -> 
     )
     assert "did you mean startingOffsets?" in runs.ask(project=unknown)["error"]
     missing = project("b", f'@dp.table\ndef missing():\n    return {source}.option("subscribe", "nowhere").load()\n')
-    assert runs.ask(project=missing, dry=True)["flows"] is not None  # the topic is looked for when it is read
+    assert "error" not in runs.ask(project=missing, dry=True)  # the topic is looked for when it is read
     assert "there is no topic nowhere at" in runs.ask(project=missing)["error"]
     down = project(
         "d", f"@dp.table\ndef d():\n    return {source.replace(CLUSTER, repr('127.0.0.1:1'))}.option('subscribe', 'a').load()\n"

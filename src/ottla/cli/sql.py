@@ -63,6 +63,7 @@ def command(
     name with a dot or a dash stands in `backquotes`. With --columns its values are columns of their own, and the others stand beside
     them as _key, _topic, _partition, _offset, _timestamp, _deleted and _corrupt.
     """
+    from ottla.spark.session import aside
     from ottla.spark.sql import Views
     from ottla.spark.sql import run as run_statement
 
@@ -76,7 +77,7 @@ def command(
         raise click.ClickException(f"there is no topic {', '.join(unknown)} at {bootstrap}")
     views = Views(bootstrap, is_following, start, committed, frozenset(tables), columns)
     with _session(master) as spark:
-        frame = run_statement(spark, views, topics, statement)
+        frame = aside(lambda: run_statement(spark, views, topics, statement))
         if is_following:
             _follow(frame, until_now, as_json)
         else:
@@ -90,7 +91,7 @@ async def _topics(bootstrap: str) -> list[str]:
 
 @contextlib.contextmanager
 def _session(master: str) -> Iterator[Any]:
-    from ottla.spark.session import said_to, session
+    from ottla.spark.session import aside, said_to, session
 
     with tempfile.TemporaryDirectory(prefix="ottla-sql-") as folder:
         settings = {
@@ -98,7 +99,7 @@ def _session(master: str) -> Iterator[Any]:
             "spark.sql.session.timeZone": "UTC",
         }
         with said_to(Path(folder) / "spark.log"):  # a failed task's stack trace would come before our sentence
-            spark = session("ottla sql", master, settings)
+            spark = aside(lambda: session("ottla sql", master, settings))
         _hold_pysparks_tongue()
         try:
             with _progress(spark):
@@ -151,9 +152,10 @@ def _progress(spark: Any) -> Iterator[None]:
 
 
 def _print(frame: Any, most: int, as_json: bool) -> None:
+    from ottla.spark.session import aside
     from ottla.spark.sql import plainly
 
-    found = plainly(lambda: frame.limit(most + 1).collect())
+    found = aside(lambda: plainly(lambda: frame.limit(most + 1).collect()))
     if frame.columns:
         show(frame.columns, [_cells(row.asDict()) for row in found[:most]], as_json)
     if len(found) > most:
@@ -161,6 +163,7 @@ def _print(frame: Any, most: int, as_json: bool) -> None:
 
 
 def _follow(frame: Any, until_now: bool, as_json: bool) -> None:
+    from ottla.spark.session import aside
     from ottla.spark.sql import follow, plainly
 
     def tell(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
@@ -171,9 +174,9 @@ def _follow(frame: Any, until_now: bool, as_json: bool) -> None:
             show(columns, [_cells(row) for row in rows], False)
 
     with tempfile.TemporaryDirectory(prefix="ottla-follow-") as checkpoint:
-        query = follow(frame, tell, checkpoint, until_now)
+        query = aside(lambda: follow(frame, tell, checkpoint, until_now))
         try:
-            plainly(query.awaitTermination)
+            aside(lambda: plainly(query.awaitTermination))
         finally:
             query.stop()
 

@@ -13,12 +13,14 @@ import sys
 import sysconfig
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ottla.model.errors import OttlaError
 
+Result = TypeVar("Result")
 OLDEST_JAVA = 17
 _QUIET = os.path.join(os.path.dirname(__file__), "log4j2.properties")
 # Spark never asks for a row that a batch does not have, and asks whether a value is null before it takes it. Arrow would ask both
@@ -147,6 +149,20 @@ def said_to(log: Path) -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
+
+
+def aside(work: Callable[[], Result]) -> Result:
+    """Do it in another thread, so that Ctrl-C ends the waiting for it and nothing else.
+
+    In the main thread it would break off a talk with the JVM half-way; and PySpark, if its session is made there, answers Ctrl-C with a
+    talk of its own in the middle of that one, which ends in a stack trace. What is asked of the JVM goes on: whoever stops the queries
+    and the session ends it.
+    """
+    thread = ThreadPoolExecutor(1, thread_name_prefix="ottla-spark")
+    try:
+        return thread.submit(work).result()
+    finally:
+        thread.shutdown(wait=False)
 
 
 def session(name: str, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> Any:
