@@ -38,7 +38,7 @@ def ottla(
 
 @contextmanager
 def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A command that serves: the process, and the bootstrap it printed. It is killed in the end if it still runs."""
+    """A command that serves: the process, and the address it printed. It is killed in the end if it still runs."""
     process = subprocess.Popen(
         [sys.executable, "-m", "ottla", *arguments],
         stdin=subprocess.DEVNULL,
@@ -50,11 +50,11 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert line.startswith("ready bootstrap="), (
+        assert line.startswith(("ready bootstrap=", "ready controller=")), (
             line,
             process.stderr.read() if process.stderr and process.poll() is not None else "",
         )
-        yield process, line.removeprefix("ready bootstrap=").strip()
+        yield process, line.partition("=")[2].strip()
     finally:
         process.terminate()
         try:
