@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 
 from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.messages.topics import ElectLeadersRequest
 from ottla.records.batch import headers
 from tests.compatibility.kafka import run_tool
 from tests.compatibility.mixed import CONTROLLER_ID, MixedCluster
-from tests.compatibility.wire import Closed, Wire, wait_until
+from tests.compatibility.wire import Closed, Wire, address_of, ask, wait_until
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -315,6 +316,31 @@ def test_brokers_of_both_kinds_keep_every_acknowledged_record(tmp_path: Path, ja
             judge_copy(cluster, copy)
         shown = [dump(cluster, node_id, 0) for node_id in (cluster.java_ids[0], cluster.ottla_ids[0])]
         assert shown[0] == shown[1]
+        assert_no_tracebacks(cluster)
+
+
+def test_an_ottla_broker_with_a_new_disk_leads_again_under_kafkas_controller(tmp_path: Path) -> None:
+    with MixedCluster(tmp_path, java_brokers=1, ottla_brokers=1) as cluster:
+        [ottla] = cluster.ottla_ids
+        create(cluster, TOPIC, [ottla, *cluster.java_ids])
+        with Load(cluster.bootstrap) as load:
+            load.wait_for_more()
+            cluster.kill(ottla)
+            cluster.replace_disk(ottla)
+            cluster.start_node(ottla)
+            cluster.wait_serving(ottla)
+            wait_in_sync(cluster)
+            address = address_of(cluster.bootstrap_of(cluster.java_ids[0]))
+            wait_until(
+                "the ottla broker leading again",
+                lambda: (
+                    ask(address, ElectLeadersRequest(topic_partitions=None, timeout_ms=30_000), 2)
+                    and all(leader == replicas[0] for leader, replicas, _ in leaders(cluster).values())
+                ),
+            )
+            load.wait_for_more()
+        assert not load.errors, load.errors[:3]
+        judge(cluster, load)
         assert_no_tracebacks(cluster)
 
 
