@@ -50,16 +50,16 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 @contextmanager
 def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A command that serves: the process, and the bootstrap it printed. It is killed in the end if it still runs."""
+    """A command that serves: the process, and the address it printed. It is killed in the end if it still runs."""
     process = start(*arguments)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert line.startswith("ready bootstrap="), (
+        assert line.startswith(("ready bootstrap=", "ready controller=")), (
             line,
             process.stderr.read() if process.stderr and process.poll() is not None else "",
         )
-        yield process, line.removeprefix("ready bootstrap=").strip()
+        yield process, line.partition("=")[2].strip()
     finally:
         process.terminate()
         try:

@@ -219,6 +219,24 @@ def takes_connections(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+def test_a_controller_and_a_broker_may_be_nodes_of_their_own(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    quorum = {"controller.quorum.voters": f"7@127.0.0.1:{port}"}
+    own = {"process.roles": "controller", "listeners": f"CONTROLLER://127.0.0.1:{port}"}
+    other = {"process.roles": "broker", "node.id": "8", "listeners": "PLAINTEXT://127.0.0.1:0"}
+    cluster_id = ottla("storage", "random-uuid").stdout.strip()
+    files = []
+    for name, values in (("controller", own), ("broker", other)):
+        (tmp_path / name).mkdir()
+        files.append(str(properties(tmp_path / name, **quorum, **values)))
+        assert ottla("storage", "format", files[-1], "--cluster-id", cluster_id).returncode == 0
+    with running("server", files[0]) as (_, controller):
+        assert controller == f"127.0.0.1:{port}"
+        with running("server", files[1]) as (_, bootstrap):
+            assert ottla("topics", "create", "t", bootstrap=bootstrap).returncode == 0
+            assert "t" in ottla("topics", "list", bootstrap=bootstrap).stdout
+
+
 @pytest.mark.parametrize("line", ["listeners=nonsense", "node.id=x"])
 def test_a_bad_properties_file_is_one_sentence(tmp_path: Path, line: str) -> None:
     name, _, value = line.partition("=")

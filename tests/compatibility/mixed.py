@@ -7,6 +7,7 @@ know only its address; ottla's is a static voter. Java brokers have ids from 1, 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -136,6 +137,11 @@ class MixedCluster(process.Running):
         """kill -9."""
         self.processes[node_id].kill()
         self.processes[node_id].wait()
+
+    def replace_disk(self, node_id: int) -> None:
+        """While it is down: an empty folder with an id of its own."""
+        shutil.rmtree(self.data(node_id))
+        self._format(node_id)
 
     def start(self) -> Self:
         for node_id in [CONTROLLER_ID, *self.broker_ids]:

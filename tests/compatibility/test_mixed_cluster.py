@@ -21,11 +21,16 @@ import pytest
 from ottla.model.errors import ErrorCode
 from ottla.protocol.messages.configs import IncrementalAlterConfigsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
-from ottla.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
+from ottla.protocol.messages.topics import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    ElectLeadersRequest,
+)
 from ottla.records.batch import headers
 from tests.compatibility.kafka import run_tool
 from tests.compatibility.mixed import CONTROLLER_ID, MixedCluster
-from tests.compatibility.wire import Closed, Wire, wait_until
+from tests.compatibility.wire import Closed, Wire, address_of, ask, wait_until
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -346,6 +351,31 @@ def test_brokers_of_both_kinds_keep_every_acknowledged_record(tmp_path: Path, ja
             judge_copy(cluster, copy)
         for topic in (TOPIC, COPY):
             judge_dumps(cluster, topic)
+        assert_no_tracebacks(cluster)
+
+
+def test_an_ottla_broker_with_a_new_disk_leads_again_under_kafkas_controller(tmp_path: Path) -> None:
+    with MixedCluster(tmp_path, java_brokers=1, ottla_brokers=1) as cluster:
+        [ottla] = cluster.ottla_ids
+        create(cluster, TOPIC, [ottla, *cluster.java_ids])
+        with Load(cluster.bootstrap) as load:
+            load.wait_for_more()
+            cluster.kill(ottla)
+            cluster.replace_disk(ottla)
+            cluster.start_node(ottla)
+            cluster.wait_serving(ottla)
+            wait_in_sync(cluster)
+            address = address_of(cluster.bootstrap_of(cluster.java_ids[0]))
+            wait_until(
+                "the ottla broker leading again",
+                lambda: (
+                    ask(address, ElectLeadersRequest(topic_partitions=None, timeout_ms=30_000), 2)
+                    and all(leader == replicas[0] for leader, replicas, _ in leaders(cluster).values())
+                ),
+            )
+            load.wait_for_more()
+        assert not load.errors, load.errors[:3]
+        judge(cluster, load)
         assert_no_tracebacks(cluster)
 
 

@@ -54,7 +54,7 @@ CLUSTER = (
     "A broker whose disk was replaced says in which directory a replica lives (`AssignReplicasToDirs`) once another one leads and has it in "
     "sync, or if there is no other replica. Kafka's says so as it starts, and may then be elected with nothing.",
     "A broker whose disk refuses writes asks to be fenced, so that others lead, and comes back once the disk takes writes; the last broker "
-    "goes on, and answers KAFKA_STORAGE_ERROR to what it cannot write. Kafka's gives the log directory up until it is restarted.",
+    "goes on, and answers KAFKA_STORAGE_ERROR to what it cannot write. Kafka's ends itself.",
     "A metadata log that cannot be written stands still until it can be, and the node with it; a controller with such a log lets another "
     "one decide. One that cannot be synced ends the node. A node that is still starting gives up in either case and says why.",
     "A node does not start with properties that would only seem to be honoured: several folders in `log.dirs`, a listener with other "

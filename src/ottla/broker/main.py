@@ -124,12 +124,14 @@ def main() -> int:
     except ConfigError as error:
         sys.stderr.write(f"ottla: {error}\n")
         return 1
-    return run_loop(serve(properties, _announce))
+    return run_loop(serve(properties, say_ready))
 
 
-def _announce(node: Node) -> None:
-    endpoint = node.advertised[0]
-    sys.stdout.write(f"ready bootstrap={endpoint.host}:{endpoint.port}\n")
+def say_ready(node: Node) -> None:
+    """Where clients find it, or, of a node that is a controller only, where brokers do."""
+    serves_clients = "broker" in node.config.roles
+    endpoint = (node.advertised if serves_clients else node.controller_bound)[0]
+    sys.stdout.write(f"ready {'bootstrap' if serves_clients else 'controller'}={endpoint.host}:{endpoint.port}\n")
     sys.stdout.flush()
 
 

@@ -27,8 +27,7 @@ def command(file: str, overrides: dict[str, str], with_parent: bool, log_level: 
     """Run one node from a properties file, until SIGTERM or Ctrl-C. Its folder must be formatted (`ottla storage format`)."""
     start_logging(log_level)
     from ottla.broker.config import NodeConfig, read_properties
-    from ottla.broker.main import run_loop, serve
-    from ottla.cli.up import ready
+    from ottla.broker.main import run_loop, say_ready, serve
     from ottla.embedded.formatting import is_formatted
     from ottla.host.disk import RealDisk
 
@@ -38,7 +37,7 @@ def command(file: str, overrides: dict[str, str], with_parent: bool, log_level: 
         raise click.ClickException(f"{directory} is not formatted; first run `ottla storage format {file} --cluster-id ID`")
     if with_parent:
         threading.Thread(target=_stop_with_standard_input, daemon=True).start()
-    return run_loop(serve(properties, ready))
+    return run_loop(serve(properties, say_ready))
 
 
 def _stop_with_standard_input() -> None:

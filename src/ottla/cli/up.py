@@ -5,14 +5,10 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from typing import TYPE_CHECKING
 
 import click
 
 from ottla.cli.running import logging_option, parse_pairs, start_logging
-
-if TYPE_CHECKING:
-    from ottla.broker.node import Node
 
 DEFAULT_PORT = 9092
 DEFAULT_DATA = "ottla-data"
@@ -73,9 +69,9 @@ def _run(host: str, port: int, brokers: int, data: str, settings: dict[str, str]
         from ottla.embedded.children import run_children
 
         return run_children(plans, every, log_level, announce)
-    from ottla.broker.main import run_loop, serve
+    from ottla.broker.main import run_loop, say_ready, serve
 
-    return run_loop(serve(every[0], ready))
+    return run_loop(serve(every[0], say_ready))
 
 
 def check_settings(settings: dict[str, str]) -> None:
@@ -88,11 +84,6 @@ def check_settings(settings: dict[str, str]) -> None:
         if name not in BROKER_SETTINGS:
             near = difflib.get_close_matches(name, BROKER_SETTINGS, 1)
             raise click.ClickException(f"there is no broker setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-
-
-def ready(node: Node) -> None:
-    endpoint = node.advertised[0]
-    announce(f"{endpoint.host}:{endpoint.port}")
 
 
 def announce(bootstrap: str) -> None:
