@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker import metadata_log
+from ottla.broker import metadata_log, static_voters
 from ottla.broker.controller import ActiveController
 from ottla.broker.disk_watch import is_of_disk
 from ottla.broker.metadata_log import MetadataLog
@@ -92,13 +92,13 @@ class Quorum:
             image = self._loader.load_snapshot(self._log.load_snapshot(snapshot), snapshot.offset - 1, snapshot.epoch)
             self._node.image = image
         node = self._node
-        self._check_remembered_voters()
+        static_voters.check_remembered(node.config, self._log.remembered_voters())
         listener, address = self._own_address()
         # What a process that was killed had written is here and perhaps not on the disk, and from here on it counts as if it were.
         await metadata_log.flush(self._log, self._world)
         self._raft = RaftMachine(
             Identity(node.node_id, node.cluster_id, node.directory.directory_id, listener, address),
-            self._voters(address),
+            static_voters.initial_voters(node.config, address),
             self._log.view(),
             self._log.quorum_state(),
             _timing(node),
@@ -120,9 +120,7 @@ class Quorum:
         return self.leader.leader_id >= 0 and self.high_watermark > 0
 
     async def _compare_voters(self) -> None:
-        """Voters that disagree on who votes can elect two leaders, so a node that was told otherwise than the leader does not start."""
-        configured = sorted(voter for voter, _, _ in self._node.config.voters)
-        if not configured or self.leader.is_self:
+        if self.leader.is_self:
             return
         data = DescribeQuorumRequest.TopicData
         request = DescribeQuorumRequest(topics=[data(topic_name=METADATA_TOPIC, partitions=[data.PartitionData()])])
@@ -130,35 +128,13 @@ class Quorum:
             row = (await self._ask_once(request, None)).topics[0].partitions[0]
         except (ApiError, NetworkError, ProtocolError, IndexError):
             return  # the leader is being replaced; the check is a help, not a safeguard
-        voters = sorted(voter.replica_id for voter in row.current_voters)
-        if not row.error_code and voters != configured:
-            raise ApiError(
-                ErrorCode.INCONSISTENT_VOTER_SET,
-                f"controller.quorum.voters of node {self._node.node_id} names {configured}, and those who vote are {voters}",
-            )
-
-    def _check_remembered_voters(self) -> None:
-        """Static voters are for ever (KIP-595): with others a majority could be found that knows nothing of what was decided."""
-        remembered, config = self._log.remembered_voters(), self._node.config
-        configured = sorted(voter for voter, _, _ in config.voters)
-        if "controller" in config.roles and remembered and configured and remembered != configured:
-            raise ApiError(
-                ErrorCode.INCONSISTENT_VOTER_SET,
-                f"controller.quorum.voters names {configured}, but node {config.node_id} has voted among {remembered} "
-                f"({config.metadata_directory}); voters cannot be changed by changing the file",
-            )
+        if not row.error_code:
+            static_voters.check_current(self._node.config, [voter.replica_id for voter in row.current_voters])
 
     def _own_address(self) -> tuple[str, Address]:
         for endpoint in self._node.controller_bound:
             return endpoint.name, Address(endpoint.host or "localhost", endpoint.port)
         return self._node.config.controller_listener_names[0], Address("", 0)
-
-    def _voters(self, own: Address) -> VoterSet:
-        """Alone unless told otherwise: a node without voters and without a quorum to ask is its own quorum."""
-        config = self._node.config
-        if config.voters or config.bootstrap_servers:
-            return VoterSet.static(config.voters)
-        return VoterSet.static([(config.node_id, *own)])
 
     async def stop(self) -> None:
         if self.leader.is_self:
