@@ -216,12 +216,12 @@ MISTAKES = {
 def test_the_sentence_comes_before_any_line_of_java(cluster: EmbeddedCluster, tmp_path: Path, made: str, mistake: str) -> None:
     """In all that a program prints, its own session or ours."""
     options, sentence = MISTAKES[mistake]
-    if mistake == "read" and made == "ours":
-        with sync.Admin(bootstrap_servers=cluster.bootstrap) as admin:
-            admin.create_topic("unread", 1, 1)
+    with sync.Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        is_there = "unread" in admin.list_topics()
+    if not is_there:
+        fill(cluster, "unread", 0, 0)
         with sync.Producer(bootstrap_servers=cluster.bootstrap) as producer:
-            producer.send("unread", b"?")
-            producer.flush()
+            producer.send_and_wait("unread", b"?")
     given = {"kafka.bootstrap.servers": cluster.bootstrap} | options
     program = tmp_path / "program.py"
     program.write_text(f"{SESSIONS[made]}\nspark.read.format('ottla').options(**{given!r}).load().collect()\n")
