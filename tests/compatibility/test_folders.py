@@ -183,7 +183,11 @@ def check_decoded(files: list[Path], decoder: str, expected: str) -> str:
     assert files
     done = dump(files, decoder)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    # It says this of every segment that does not begin at offset 0, Kafka's own included.
+    wrong = [
+        line for line in done.stderr.splitlines() if "Non-consecutive offsets in" not in line and "-1 is followed by" not in line
+    ]
+    assert wrong == []
     assert expected in done.stdout, done.stdout
     for path in files:
         assert f"Dumping {path}" in done.stdout
