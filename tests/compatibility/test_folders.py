@@ -167,7 +167,7 @@ def test_kafkas_dump_tool_reads_every_file_of_a_running_node(tmp_path: Path) -> 
         wait_until("a snapshot of the metadata", lambda: list(metadata.glob("*.checkpoint")))
         logs = [path for path in folder.iterdir() if path.is_dir() and path != metadata]
         assert {path.name for path in logs} >= {"plain-0", "__consumer_offsets-0", "__transaction_state-0"}
-        assert complaints(*logs) == []
+        assert complaints(*logs, values=False) == []
         check_decoded(list((folder / "__consumer_offsets-0").glob("*.log")), "--offsets-decoder", f'"group":"{GROUP}"')
         check_decoded(list((folder / "__transaction_state-0").glob("*.log")), "--transaction-log-decoder", "transactionalId")
         metadata_files = [*metadata.glob("*.log"), *metadata.glob("*.checkpoint"), folder / "bootstrap.checkpoint"]
@@ -183,7 +183,11 @@ def check_decoded(files: list[Path], decoder: str, expected: str) -> str:
     assert files
     done = dump(files, decoder)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    # It says this of every segment that does not begin at offset 0, Kafka's own included.
+    wrong = [
+        line for line in done.stderr.splitlines() if "Non-consecutive offsets in" not in line and "-1 is followed by" not in line
+    ]
+    assert wrong == []
     assert expected in done.stdout, done.stdout
     for path in files:
         assert f"Dumping {path}" in done.stdout
