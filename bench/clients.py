@@ -71,19 +71,14 @@ def _enqueue(producer: Producer, topic: str, rows: list[dict[str, bytes]], optio
         producer.poll(0.01 if rows else 0)
 
 
-def consume(bootstrap: str, topic: str, count: int, partitions: int) -> float:
-    """Messages a second, from the first message until the last."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "bench",
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-            # By default librdkafka rests for a second whenever 100,000 messages or 64 MB wait in it: the rests, which a faster
-            # broker brings on the sooner, would be all there is to see. Larger bounds only make it spend its time on memory.
-            "fetch.queue.backoff.ms": 1,
-        }
-    )
+def consume(bootstrap: str, topic: str, count: int, partitions: int, *, rests: bool = False) -> float:
+    """Messages a second, from the first message until the last.
+
+    By default librdkafka `rests` for a second whenever 100,000 messages or 64 MB wait in it: the rests, which a faster broker brings on
+    the sooner, are then most of what there is to see. Larger bounds only make it spend its time on memory.
+    """
+    settings = {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings if rests else settings | {"fetch.queue.backoff.ms": 1})
     consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
     seen = len(consumer.consume(1, QUIET_S))
     started = time.perf_counter()

@@ -71,6 +71,8 @@ FIGURES: dict[str, tuple[str, float | None]] = {
     "produce 1 kB": ("messages/s", 2.0),
     "consume 100 B": ("messages/s", 1.0),
     "consume 1 kB": ("messages/s", None),
+    "consume 100 B, with librdkafka's rests": ("messages/s", None),
+    "consume 1 kB, with librdkafka's rests": ("messages/s", None),
     "synchronous produce p50": ("µs", -0.4),
     "synchronous produce p99": ("µs", -0.5),
     "synchronous produce by librdkafka p50": ("µs", None),
@@ -109,6 +111,8 @@ def load(name: str, folder: Path, sizes: Sizes) -> Figures:
             os.sync()
             figures[f"produce {title}"] = clients.produce(system.bootstrap, topic, count, size, PARTITIONS)
             figures[f"consume {title}"] = clients.consume(system.bootstrap, topic, count, PARTITIONS)
+            rested = clients.consume(system.bootstrap, topic, count, PARTITIONS, rests=True)
+            figures[f"consume {title}, with librdkafka's rests"] = rested
         clients.create(system.bootstrap, "latency", 1)
         clients.synchronous_latencies(system.address, "latency", sizes.warm_up_latencies)
         _latencies(figures, "synchronous produce", clients.synchronous_latencies(system.address, "latency", sizes.latencies))

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from ottla.protocol.messages.fetch import FetchRequest
+from ottla.records.batch import headers
+from ottla.records.compression import NAMES
 from tests.compatibility.kafka import KafkaPeer, run_tool
 from tests.compatibility.node import OttlaNode
+from tests.compatibility.wire import ask
 
 pytestmark = pytest.mark.kafka
 System = KafkaPeer | OttlaNode
@@ -71,6 +75,27 @@ def test_console_producer_and_consumer_and_get_offset_shell(system: System, topi
     assert tool(system, "ConsoleConsumer", *read, "1", "--offset", "1") == "two\n"
     for time, offset in (("-1", 3), ("-2", 0), ("-3", 2)):
         assert tool(system, "GetOffsetShell", "--topic", topic, "--time", time) == f"{topic}:0:{offset}\n"
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_the_console_producer_packs_by_every_codec_and_the_consumer_unpacks(system: System, topic: str, codec: str) -> None:
+    tool(system, "TopicCommand", "--create", "--topic", topic, "--partitions", "1")
+    lines = [f"{index} squeezed squeezed squeezed" for index in range(50)]
+    said = "".join(f"{line}\n" for line in lines)
+    tool(system, "ConsoleProducer", "--topic", topic, "--compression-codec", codec, stdin=said)
+    read = ("--topic", topic, "--partition", "0", "--offset", "earliest", "--max-messages", "50")
+    assert tool(system, "ConsoleConsumer", *read).splitlines() == lines
+    assert kept_codecs(system, topic) == {codec}
+
+
+def kept_codecs(system: System, topic: str) -> set[str]:
+    """What the batches of partition 0 are packed with, as they are on disk and go out."""
+    row = FetchRequest.FetchTopic.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    request = FetchRequest(
+        max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=[FetchRequest.FetchTopic(topic=topic, partitions=[row])]
+    )
+    [partition] = ask(system.address, request, 11).responses[0].partitions
+    return {NAMES[header.codec] for _, header in headers(partition.records)}
 
 
 def test_config_command(system: System, topic: str) -> None:

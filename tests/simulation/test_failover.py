@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
@@ -142,6 +143,36 @@ def test_a_broker_that_lost_connections_and_lives_keeps_nobody_waiting() -> None
             assert simulation.loop.time() - before < 0.1
 
         simulation.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_brokers_whose_connections_were_closed_for_idleness_find_each_other_again(
+    seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connections between brokers that carry polls and heartbeats are never idle; others are, until somebody needs them."""
+    with Simulation(seed) as simulation:
+        cluster = SimulatedCluster(simulation, 3, {"connections.max.idle.ms": "3000"})
+
+        async def transact(world: World) -> None:
+            servers = ",".join(f"{host}:{port}" for host, port in cluster.bootstrap)
+            async with Producer(bootstrap_servers=servers, world=world, transactional_id="t") as producer:
+                for _ in range(3):
+                    async with producer.transaction():
+                        for index in range(6):
+                            await producer.send_and_wait(TOPIC, b"x", partition=index)
+                    await asyncio.sleep(10)
+
+        async def scenario() -> None:
+            await cluster.start()
+            await create(cluster, TOPIC, partitions=6)
+            await asyncio.sleep(10)
+            await cluster.simulation.node("transacts").start(transact)
+            assert all(len(partition(cluster.brokers[0], index=index).isr) == 3 for index in range(6))
+
+        with caplog.at_level(logging.INFO, "ottla.server"):
+            simulation.run(scenario())
+        closed = [record.message for record in caplog.records if "reason=idle" in record.message]
+        assert {"PLAINTEXT", "CONTROLLER"} == {message.split("listener=")[1].split()[0] for message in closed}
 
 
 async def seconds_until_fenced(cluster: SimulatedCluster, victim: SimulatedBroker) -> float:

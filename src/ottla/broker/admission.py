@@ -113,7 +113,7 @@ def _as_create_time(records: memoryview | bytes | bytearray) -> bytearray:
 def _check_inside(records: memoryview | bytes | bytearray, header: BatchHeader, config: LogConfig, now_ms: int) -> list[Record]:
     """Decode and check: asked only if something could be wrong."""
     limits = not config.log_append_time
-    unpacked = decode_batch(records, limit=config.max_message_bytes)
+    unpacked = _unpacked(records, config)
     rules = RecordRules(
         key_required=config.compact,
         timestamp_before_max_ms=config.timestamp_before_max_ms if limits else None,
@@ -123,12 +123,22 @@ def _check_inside(records: memoryview | bytes | bytearray, header: BatchHeader, 
     return unpacked
 
 
+def _unpacked(records: memoryview | bytes | bytearray, config: LogConfig) -> list[Record]:
+    """The checksum was right, so what does not unpack came so from its producer: it must not be sent again, as what is corrupt is."""
+    try:
+        return decode_batch(records, limit=config.max_message_bytes)
+    except ApiError as error:
+        if error.code != ErrorCode.CORRUPT_MESSAGE:
+            raise
+        raise ApiError(ErrorCode.INVALID_RECORD, error.message) from None
+
+
 def _pack_anew(
     records: memoryview | bytes | bytearray, header: BatchHeader, unpacked: list[Record] | None, config: LogConfig
 ) -> tuple[Buffer, BatchHeader]:
     assert config.codec is not None
     if unpacked is None:
-        unpacked = decode_batch(records, limit=config.max_message_bytes)
+        unpacked = _unpacked(records, config)
     packed = bytearray(
         build_batch(
             unpacked,

@@ -10,7 +10,7 @@ Invariant: `open_transactions[group][topic, partition]` names exactly the produc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ottla.groups.context import Context, Topic
 from ottla.groups.draft import Draft
@@ -27,6 +27,7 @@ FIRST_COMMIT_VERSION_WITH_TOPIC_IDS = 10
 FIRST_FETCH_VERSION_WITH_TOPIC_IDS = 10
 
 CommitRequest = wire.OffsetCommitRequest | TxnOffsetCommitRequest
+CommitReply = wire.OffsetCommitResponse | TxnOffsetCommitResponse
 # Raises ApiError when the sender may not commit for this partition (KIP-1251: it depends on when the partition was assigned).
 PartitionCheck = Callable[[str, bytes, int], None]
 
@@ -150,6 +151,43 @@ def known_topics(request: CommitRequest, context: Context) -> dict[int, Topic]:
     return {position: topic for position, topic in enumerate(wanted) if topic is not None}
 
 
+def set_aside_unknown(request: CommitRequest, context: Context) -> CommitReply:
+    """Take out of the request what is not known here, and what names no partition, and answer for it: as with Kafka, a group that has
+    something against the sender has no say in that."""
+    topics = known_topics(request, context)
+    kept: list[Any] = []
+    unknown: list[Any] = []
+    codes: list[ErrorCode] = []
+    asked: Any
+    for position, asked in enumerate(request.topics):
+        topic = topics.get(position)
+        count = 0 if topic is None else topic.partition_count
+        known = [partition for partition in asked.partitions if 0 <= partition.partition_index < count]
+        if len(known) < len(asked.partitions) or topic is None:
+            others = [partition for partition in asked.partitions if not 0 <= partition.partition_index < count]
+            unknown.append(asked.replace(partitions=others))
+            codes.append(_unknown_topic(request, context) if topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if known:
+            kept.append(asked if len(known) == len(asked.partitions) else asked.replace(partitions=known))
+    request.topics = kept
+    return commit_reply(request.replace(topics=unknown), lambda position, partition: codes[position])
+
+
+def _unknown_topic(request: CommitRequest, context: Context) -> ErrorCode:
+    by_id = isinstance(request, wire.OffsetCommitRequest) and context.version >= FIRST_COMMIT_VERSION_WITH_TOPIC_IDS
+    return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def add_to_reply(reply: CommitReply, more: CommitReply) -> None:
+    topic: Any
+    for topic in more.topics:
+        same = [there for there in reply.topics if there.replace(partitions=[]) == topic.replace(partitions=[])]
+        if same:
+            same[0].partitions += topic.partitions
+        else:
+            reply.topics.append(topic)
+
+
 def commit(
     request: CommitRequest, topics: dict[int, Topic], context: Context, check: PartitionCheck | None, draft: Draft
 ) -> None:
@@ -158,8 +196,7 @@ def commit(
     now_ms, limit = context.now_ms, context.settings.offset_metadata_max_bytes
     retention_ms = -1 if transactional else request.retention_time_ms  # type: ignore[union-attr]
     expire_timestamp_ms = -1 if retention_ms < 0 else now_ms + retention_ms
-    by_id = not transactional and context.version >= FIRST_COMMIT_VERSION_WITH_TOPIC_IDS
-    unknown_topic = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    unknown_topic = _unknown_topic(request, context)
     # The version that keeps a time to live has no room for the id.
     has_id = not transactional and expire_timestamp_ms < 0
     producer = (request.producer_id, request.producer_epoch) if isinstance(request, TxnOffsetCommitRequest) else ()
@@ -196,9 +233,7 @@ class _CommitPartition(Protocol):
     committed_metadata: str | None
 
 
-def commit_reply(
-    request: CommitRequest, code_of: Callable[[int, _CommitPartition], ErrorCode]
-) -> wire.OffsetCommitResponse | TxnOffsetCommitResponse:
+def commit_reply(request: CommitRequest, code_of: Callable[[int, _CommitPartition], ErrorCode]) -> CommitReply:
     if isinstance(request, TxnOffsetCommitRequest):
         txn_topic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
         txn_partition = txn_topic.TxnOffsetCommitResponsePartition
@@ -230,7 +265,7 @@ def commit_reply(
     )
 
 
-def commit_error(request: CommitRequest, code: ErrorCode) -> wire.OffsetCommitResponse | TxnOffsetCommitResponse:
+def commit_error(request: CommitRequest, code: ErrorCode) -> CommitReply:
     return commit_reply(request, lambda position, partition: code)
 
 
@@ -320,7 +355,8 @@ def delete(store: OffsetStore, request: wire.OffsetDeleteRequest, group: Expirin
             elif store.get(request.group_id, asked.name, index) or store.is_unstable(request.group_id, asked.name, index):
                 draft.records.append(tombstone(request.group_id, asked.name, index))
             partitions.append(partition_reply(partition_index=index, error_code=code))
-        topics.append(topic_reply(name=asked.name, partitions=partitions))
+        if partitions or topic is None:
+            topics.append(topic_reply(name=asked.name, partitions=partitions))
     draft.reply(context.ticket, wire.OffsetDeleteResponse(topics=topics))
 
 

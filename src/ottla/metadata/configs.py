@@ -15,6 +15,7 @@ from ottla.metadata.image import BROKER, CLIENT_METRICS, GROUP, TOPIC
 from ottla.metadata.records import MetadataRecord
 from ottla.metadata.state import Context, ControllerState, Outcome
 from ottla.model.errors import ApiError, ErrorCode
+from ottla.model.names import check_topic_name
 from ottla.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -59,6 +60,8 @@ def refuse_bad_configs(state: ControllerState, resource_type: int, resource_name
         raise ApiError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
     elif resource_type not in (TOPIC, GROUP, CLIENT_METRICS):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {_RESOURCE_NAMES.get(resource_type, 'UNKNOWN')}")
+    elif resource_type == TOPIC:
+        check_topic_name(resource_name)
     state.rules.check(resource_type, resource_name, values)
 
 

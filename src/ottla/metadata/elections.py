@@ -101,6 +101,8 @@ def _leadership_record(
 
 
 def elect_leaders(state: ControllerState, request: ElectLeadersRequest, context: Context) -> Outcome:
+    if request.topic_partitions is not None and not request.topic_partitions:
+        return Outcome(reply=ElectLeadersResponse())  # whatever kind of election it is not
     if request.election_type not in tuple(ElectionType):
         return _no_such_election(request)
     election_type = ElectionType(request.election_type)

@@ -28,6 +28,8 @@ Ongoing = ListPartitionReassignmentsResponse.OngoingTopicReassignment
 def alter_partition_reassignments(
     state: ControllerState, request: AlterPartitionReassignmentsRequest, context: Context
 ) -> Outcome:
+    if not request.topics:
+        return Outcome(reply=AlterPartitionReassignmentsResponse(error_message=None))
     records: list[MetadataRecord] = []
     responses = []
     for topic in request.topics:

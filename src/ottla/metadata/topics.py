@@ -6,7 +6,6 @@ CreatePartitions: 0-3. Checks, their order and their sentences are Kafka's, beca
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 
 from ottla.metadata import placement
@@ -17,6 +16,7 @@ from ottla.metadata.snapshot import partition_record
 from ottla.metadata.state import MAX_RECORDS_PER_REQUEST, Context, ControllerState, Outcome
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import METADATA_TOPIC, ZERO_UUID
+from ottla.model.names import check_topic_name
 from ottla.protocol.messages.metadata_records import RemoveTopicRecord, TopicRecord
 from ottla.protocol.messages.topics import (
     CreatePartitionsRequest,
@@ -27,27 +27,10 @@ from ottla.protocol.messages.topics import (
     DeleteTopicsResponse,
 )
 
-MAX_TOPIC_NAME_LENGTH = 249
 DEFAULT = -1  # a count of -1 asks for the cluster's default
 
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 CreatableTopic = CreateTopicsRequest.CreatableTopic
 Result = CreateTopicsResponse.CreatableTopicResult
-
-
-def check_topic_name(name: str) -> None:
-    """Raise INVALID_TOPIC_EXCEPTION for what cannot be a topic (and a folder)."""
-    if not name:
-        reason = "the empty string is not allowed"
-    elif name in (".", ".."):
-        reason = f"'{name}' is not allowed"
-    elif len(name) > MAX_TOPIC_NAME_LENGTH:
-        reason = f"the length of '{name}' is longer than the max allowed length {MAX_TOPIC_NAME_LENGTH}"
-    elif not _LEGAL_NAME.fullmatch(name):
-        reason = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
-    else:
-        return
-    raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
 
 
 def collision_form(name: str) -> str | None:

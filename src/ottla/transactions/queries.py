@@ -48,7 +48,7 @@ def listing(
         try:
             pattern = re2.compile(transactional_id_pattern)
         except re2.error:
-            return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION, unknown_state_filters=unknown)
+            return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
 
     def asked_for(transaction: Transaction) -> bool:
         return (

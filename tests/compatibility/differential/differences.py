@@ -28,6 +28,7 @@ def _keys(*names: str) -> str:
 
 
 _UNDECLARED = "|".join(str(key) for key in range(38, 100) if key not in APIS)
+_PACKED_BADLY = r"(gzip|snappy|lz4|zstd) (that is none|with a byte changed in its middle|of nothing|that ends early)"
 _HELLO = r"a client says hello \| ApiVersions"
 
 ACCEPTED = (
@@ -74,7 +75,7 @@ ACCEPTED = (
     ),
     Accepted(
         r"by neither id nor name \| Metadata",
-        r".*",
+        r"brokers\[0\]|cluster_id|controller_id|error_code|topics\[\]",
         "A topic that is neither named nor identified is left out of the answer, where Kafka fails with UNKNOWN_SERVER_ERROR.",
     ),
     Accepted(
@@ -90,8 +91,14 @@ ACCEPTED = (
     ),
     Accepted(
         r".* \| (GetTelemetrySubscriptions|PushTelemetry)",
-        r".*",
+        r"error_code",
         "Client telemetry is declined: ottla has no plugin that would take it.",
+        "UNSUPPORTED_VERSION",
+    ),
+    Accepted(
+        r".* \| GetTelemetrySubscriptions",
+        r"accepted_compression_types|delta_temporality|push_interval_ms|telemetry_max_bytes",
+        "Whoever is declined is told no more.",
     ),
     Accepted(
         r"null \| Produce",
@@ -110,14 +117,21 @@ ACCEPTED = (
         "A codec that does not exist is UNSUPPORTED_COMPRESSION_TYPE, where Kafka fails with UNKNOWN_SERVER_ERROR.",
     ),
     Accepted(
-        r"(gzip that is none \| Produce|what was kept of these \| Fetch)",
-        r".*\.(error_code|base_offset|high_watermark|last_stable_offset|batches\[3\])",
+        rf"{_PACKED_BADLY}, (compacted|stored plain) \| Produce",
+        r"responses\[.*\]\.partition_responses\[0\]\.error_code",
+        "Where the topic demands that records are unpacked, those that cannot be are INVALID_RECORD, where Kafka mostly fails with "
+        "UNKNOWN_SERVER_ERROR.",
+        "INVALID_RECORD",
+    ),
+    Accepted(
+        rf"{_PACKED_BADLY}, as it is \| Produce",
+        r"responses\[as-it-is\]\.partition_responses\[0\]\.(error_code|base_offset)",
         "Compressed records are not unpacked unless the topic demands it (design: the data path is bytes), so bytes that cannot be "
-        "unpacked are kept as they came and found by the reader; Kafka unpacks every batch and fails with UNKNOWN_SERVER_ERROR.",
+        "unpacked are kept as they came and found by the reader; Kafka unpacks every batch and mostly fails with UNKNOWN_SERVER_ERROR.",
     ),
     Accepted(
         r"a strange isolation level \| Fetch",
-        r".*",
+        r"error_code|responses\[0\](\.partitions\[0\]\.(aborted_transactions|error_code|high_watermark|last_stable_offset|log_start_offset|records\.batches\[\d\]))?",
         "An isolation level that does not exist reads what is not committed, where Kafka fails with UNKNOWN_SERVER_ERROR.",
     ),
     Accepted(

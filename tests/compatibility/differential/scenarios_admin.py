@@ -87,6 +87,7 @@ def update_features(talk: Talk) -> None:
         update("a negative level", "metadata.version", -1)
         update("a downgrade called upgrade", "metadata.version", 7)
         update("no name", "", 1)
+        update("a strange feature taken back", "no.such.feature", 0)
         update("a strange kind of upgrade", "metadata.version", 999, upgrade=7)
 
 

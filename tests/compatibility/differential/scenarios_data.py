@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ottla.records.batch import HEADER_SIZE, crc_of
 from ottla.records.compression import GZIP, LZ4, SNAPPY, ZSTD
 from tests.compatibility.differential.records import T0, batch, produce
 from tests.compatibility.differential.talk import Talk
@@ -86,7 +87,6 @@ def produce_counts(talk: Talk) -> None:
     """The header says one thing and the records another."""
     topic = talk.create(talk.topic("one"))
     good = batch(b"a", b"b", b"c")
-    from ottla.records.batch import crc_of
 
     def signed(data: bytes) -> bytes:
         return _patched(data, 17, struct.pack(">I", crc_of(data, 0, len(data))))
@@ -104,12 +104,40 @@ def produce_counts(talk: Talk) -> None:
         "LogAppendTime, claimed by a client": _patched(good, 21, struct.pack(">h", 8)),
         "a strange codec": _patched(good, 21, struct.pack(">h", 7)),
         "unused attributes": _patched(good, 21, struct.pack(">h", 1 << 10)),
-        "gzip that is none": _patched(good, 21, struct.pack(">h", 1)),
     }.items():
         data = _data(talk, 10, topic, signed(changed))
         talk.ask(what, "Produce", 10, acks=-1, timeout_ms=30000, topic_data=data)
     whole = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
     talk.ask("what was kept of these", "Fetch", 10, **_fetch(10, [{"topic": topic, "partitions": [whole]}]))
+
+
+def produce_packed_badly(talk: Talk) -> None:
+    """Records that claim a codec and cannot be unpacked: to a topic that takes them as they are, and to those that must look inside."""
+    topics = {
+        "as it is": talk.create(talk.topic("as-it-is")),
+        "compacted": talk.create(talk.topic("compacted"), cleanup_policy="compact"),
+        "stored plain": talk.create(talk.topic("stored-plain"), compression_type="uncompressed"),
+    }
+    for codec, number in CODECS.items():
+        plain = batch(b"a", b"b", b"c")
+        packed = batch(*[b"squeezed" * 9] * 9, codec=number)
+        for what, changed in {
+            f"{codec} that is none": _patched(plain, 21, struct.pack(">h", number)),
+            f"{codec} with a byte changed in its middle": _patched(packed, len(packed) * 3 // 4, b"\xa5\x5a"),
+            f"{codec} of nothing": _shortened(_patched(plain, 21, struct.pack(">h", number)), HEADER_SIZE),
+            f"{codec} that ends early": _shortened(packed, len(packed) - 9),
+        }.items():
+            signed = _patched(changed, 17, struct.pack(">I", crc_of(changed, 0, len(changed))))
+            for where, topic in topics.items():
+                data = _data(talk, 10, topic, signed)
+                talk.ask(f"{what}, {where}", "Produce", 10, acks=-1, timeout_ms=30000, topic_data=data)
+    for where, topic in list(topics.items())[1:]:
+        whole = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
+        talk.ask(f"what was kept of these, {where}", "Fetch", 10, **_fetch(10, [{"topic": topic, "partitions": [whole]}]))
+
+
+def _shortened(data: bytes, size: int) -> bytes:
+    return _patched(data[:size], 8, struct.pack(">i", size - 12))
 
 
 def _new_producer(talk: Talk) -> Any:
@@ -355,6 +383,6 @@ def init_producer_id(talk: Talk) -> None:
 
 
 SCENARIOS = (
-    produce_plain, produce_counts, produce_idempotent, produce_rules, fetch, fetch_sessions, fetch_followers, list_offsets,
+    produce_plain, produce_counts, produce_packed_badly, produce_idempotent, produce_rules, fetch, fetch_sessions, fetch_followers, list_offsets,
     offset_for_leader_epoch, init_producer_id,
 )  # fmt: skip

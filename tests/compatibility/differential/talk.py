@@ -92,6 +92,10 @@ class Talk:
         self._names[real] = name
         return real
 
+    def own(self, *names: str) -> None:
+        """Names that are nobody's are asked for as well: what is said of them counts."""
+        self._own.update(names)
+
     def ask(self, what: str, api: str, version: int, *, only_own: bool = False, **fields: Any) -> Any:
         """Ask and note the answer; returns it as it came, or nothing if the connection was closed instead.
 
@@ -206,7 +210,8 @@ class Talk:
     def _is_foreign(self, value: Any) -> bool:
         if not self._only_own or not isinstance(value, Struct):
             return False
-        names = [getattr(value, field) for field in ("name", "topic", "topic_name", "resource_name") if field in value.__fields__]
+        fields = ("name", "topic", "topic_name", "resource_name", "transactional_id")
+        names = [getattr(value, field) for field in fields if field in value.__fields__]
         return bool(names) and isinstance(names[0], str) and names[0] not in self._own
 
     def _batches(self, data: Any) -> list[Tree]:

@@ -53,6 +53,10 @@ def test_every_accepted_difference_is_still_one() -> None:
     assert not unused
 
 
+def test_no_difference_is_accepted_wherever_it_is() -> None:
+    assert not [rule for rule in ACCEPTED if rule.path == ".*"]
+
+
 def test_every_api_and_version_that_a_broker_serves_is_asked() -> None:
     handlers.load()
     asked: dict[str, set[int]] = defaultdict(set)

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from itertools import dropwhile
 
 from ottla.broker.dispatch import RequestContext, handles
-from ottla.broker.handlers.metadata import is_topic_name
 from ottla.broker.rules import (
     ALL_BROKERS_SOURCE,
     BROKER_SOURCE,
@@ -21,6 +20,7 @@ from ottla.broker.rules import (
 )
 from ottla.metadata.image import BROKER, CLIENT_METRICS, GROUP, TOPIC
 from ottla.model.errors import ApiError, ErrorCode
+from ottla.model.names import check_topic_name
 from ottla.model.settings import BROKER_SETTINGS, TOPIC_SETTINGS, Setting, effective
 from ottla.protocol.messages.configs import (
     DescribeConfigsRequest,
@@ -76,8 +76,7 @@ def _own(kind: int, name: str, context: RequestContext) -> tuple[int, Mapping[st
     """What was set for the resource itself, the source that this is, and whether it is the default of all brokers."""
     image = context.node.image
     if kind == TOPIC:
-        if not is_topic_name(name):
-            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r} cannot be the name of a topic")
+        check_topic_name(name)
         if name not in image.topic_ids:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return TOPIC_SOURCE, image.configs.get((TOPIC, name), {}), False

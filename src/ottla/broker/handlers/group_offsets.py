@@ -7,10 +7,13 @@ groups at once; 9 member epochs; 10 topic ids.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from ottla.broker.dispatch import RequestContext, handles
 from ottla.broker.handlers.groups import gather
+from ottla.groups.offsets import CommitReply, CommitRequest, add_to_reply, set_aside_unknown
 from ottla.groups.versions import normalise
 from ottla.protocol.messages.group_offsets import (
     OffsetCommitRequest,
@@ -22,7 +25,31 @@ from ottla.protocol.messages.group_offsets import (
 
 @handles("OffsetCommit")
 def offset_commit(request: OffsetCommitRequest, context: RequestContext) -> Any:
+    return of_known(request, context, partial(_commit, request, context))
+
+
+def _commit(request: OffsetCommitRequest, context: RequestContext) -> Any:
     return context.node.coordinators.ask(context.node.groups, request.group_id, request, context)
+
+
+def of_known(request: CommitRequest, context: RequestContext, commit: Callable[[], Any]) -> Any:
+    """What `commit` answers about the topics and partitions that are known here, and what is said of the others."""
+    refused = set_aside_unknown(request, context.node.groups.context(-1, context))
+    if not request.topics:
+        return refused
+    reply = commit()
+    if not refused.topics:
+        return reply
+    if isinstance(reply, Awaitable):
+        return _together_later(reply, refused)
+    add_to_reply(reply, refused)
+    return reply
+
+
+async def _together_later(awaited: Awaitable[CommitReply], refused: CommitReply) -> CommitReply:
+    reply = await awaited
+    add_to_reply(reply, refused)
+    return reply
 
 
 @handles("OffsetFetch")

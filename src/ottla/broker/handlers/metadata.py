@@ -19,6 +19,7 @@ from ottla.broker.dispatch import RequestContext, handles
 from ottla.metadata.image import NO_LEADER, Partition, Topic
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import INTERNAL_TOPICS, ZERO_UUID
+from ottla.model.names import is_topic_name
 from ottla.protocol.messages.metadata import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -96,11 +97,6 @@ def _asked_for(request: MetadataRequest, context: RequestContext, errors: dict[s
             missing = TopicReply(error_code=code, name=asked.name, is_internal=asked.name in INTERNAL_TOPICS)
             found[asked.name] = missing if topic_id is None else _describe(image.topics[topic_id], context)
     return list(found.values())
-
-
-def is_topic_name(name: str) -> bool:
-    legal = all(char.isascii() and (char.isalnum() or char in "._-") for char in name)
-    return legal and 0 < len(name) <= 249 and name not in (".", "..")
 
 
 def _answer(topics: list[TopicReply], request: MetadataRequest, context: RequestContext) -> MetadataResponse:

@@ -12,7 +12,6 @@ from typing import Any
 from ottla.broker.dispatch import RequestContext, handles
 from ottla.broker.handlers.configs import BROKER_LOGGER
 from ottla.broker.handlers.controller import decide
-from ottla.broker.handlers.metadata import is_topic_name
 from ottla.metadata.image import BROKER, CLIENT_METRICS, GROUP, TOPIC
 from ottla.model.errors import ApiError, ErrorCode
 
@@ -37,7 +36,7 @@ async def forward(request: Any, context: RequestContext) -> Any:
 
 
 async def alter_configs(request: Any, context: RequestContext) -> Any:
-    """A broker answers for names that cannot be, and for brokers other than itself: only it could check their settings."""
+    """A broker answers for brokers other than itself, whose settings only they could check, and for what has no settings."""
     refused = []
     for resource in list(request.resources):
         error = _named_wrong(resource.resource_type, resource.resource_name, context)
@@ -59,8 +58,6 @@ async def alter_configs(request: Any, context: RequestContext) -> Any:
 
 
 def _named_wrong(kind: int, name: str, context: RequestContext) -> ApiError | None:
-    if kind == TOPIC and not is_topic_name(name):
-        return ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r} cannot be the name of a topic")
     if kind == BROKER and name and name != str(context.node.node_id):
         return ApiError(ErrorCode.INVALID_REQUEST, f"this is broker {context.node.node_id}, and {name!r} is not for it to check")
     if kind not in ALTERABLE:

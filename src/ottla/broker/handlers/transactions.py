@@ -16,10 +16,12 @@ from typing import Any
 
 from ottla.broker.access import is_allowed
 from ottla.broker.dispatch import RequestContext, handles
+from ottla.broker.handlers.group_offsets import of_known
 from ottla.broker.markers import write_marker
 from ottla.broker.verification import Joining, Support, Verified, join_transaction, support_of_offset_commit
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import OFFSETS_TOPIC, TopicPartition
+from ottla.model.names import check_topic_name
 from ottla.protocol.apis import Operation, Resource
 from ottla.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -56,6 +58,7 @@ from ottla.transactions.requests import (
 from ottla.transactions.states import EPOCH_BUMP_AT_END
 
 Errors = dict[TopicPartition, ErrorCode]
+_REFUSALS = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
 
 
@@ -133,6 +136,10 @@ async def add_offsets(request: AddOffsetsToTxnRequest, context: RequestContext) 
 @handles("TxnOffsetCommit")
 def commit_offsets(request: TxnOffsetCommitRequest, context: RequestContext) -> Any:
     """At the group's coordinator: the offsets become visible when the transaction that they belong to commits."""
+    return of_known(request, context, partial(_verify_and_commit, request, context))
+
+
+def _verify_and_commit(request: TxnOffsetCommitRequest, context: RequestContext) -> Any:
     identity = (request.transactional_id, request.producer_id, request.producer_epoch)
     joining = Joining(context, *identity, support_of_offset_commit(context.version))
     try:
@@ -190,7 +197,7 @@ async def add_partitions(request: AddPartitionsToTxnRequest, context: RequestCon
             topics=request.v3_and_below_topics,
         )
         errors = await _add_or_verify(alone, context)
-        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_by_topic(errors))
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_by_topic(errors, alone))
     answers = await asyncio.gather(*(_add_or_verify(each, context) for each in request.transactions))
     result = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
     return AddPartitionsToTxnResponse(
@@ -223,8 +230,10 @@ def _refusal(partition: TopicPartition, context: RequestContext) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if found is None else ErrorCode.NONE
 
 
-def _by_topic(errors: Errors) -> list[AddPartitionsToTxnTopicResult]:
-    topics: dict[str, AddPartitionsToTxnTopicResult] = {}
+def _by_topic(errors: Errors, of: Transaction | None = None) -> list[AddPartitionsToTxnTopicResult]:
+    """Topics without partitions are answered for as well if the transaction is given, unless some of its partitions were refused."""
+    named = [] if of is None or _REFUSALS & set(errors.values()) else [topic.name for topic in of.topics]
+    topics = {name: AddPartitionsToTxnTopicResult(name=name) for name in named}
     for (topic, partition), error in sorted(errors.items()):
         row = topics.setdefault(topic, AddPartitionsToTxnTopicResult(name=topic))
         row.results_by_partition.append(AddPartitionsToTxnPartitionResult(partition_index=partition, partition_error_code=error))
@@ -313,6 +322,7 @@ def _producers(
         try:
             if not is_allowed(context, Operation.READ, Resource.TOPIC, topic):
                 raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            check_topic_name(topic)
             summaries = context.node.replicas.leader(topic, index).log.active_producers()
         except ApiError as error:
             found.append(row(partition_index=index, error_code=error.code, error_message=error.message))
