@@ -81,3 +81,11 @@ def test_only_partitions_that_lack_a_copy_are_under_replicated(bootstrap: str) -
 def test_only_partitions_that_nobody_leads_are_unavailable(bootstrap: str) -> None:
     assert list(described(bootstrap, "--unavailable")) == [("singles", 0)]
     assert table(bootstrap, "--unavailable") == [HEAD, "singles 0 - 3 - 3"]
+
+
+def test_a_copy_that_is_still_to_come_is_missed_by_nobody(bootstrap: str) -> None:
+    """As to Kafka's TopicCommand. Broker 3 is dead, so the move there stays under way."""
+    moved = here("partitions", "reassign", "pairs", "0", "1", "2", str(DEAD), "--no-wait", bootstrap=bootstrap)
+    assert moved.returncode == 0, moved.stderr
+    assert described(bootstrap)["pairs", 0]["replicas"] == [1, 2, DEAD]
+    assert ("pairs", 0) not in described(bootstrap, "--under-replicated")

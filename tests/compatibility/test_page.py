@@ -65,6 +65,7 @@ CLUSTER = (
     "`ListOffsets` by time unpacks no batch to more than the topic's `max.message.bytes`, and few for one answer: beyond that it names "
     "where the batch begins (for the largest time, where it ends), where Kafka unpacks whatever there is.",
     "The last of several nodes that stop together does not wait for a controller that can no longer be.",
+    "A quota for an address takes addresses only, where Kafka's controller looks the names of hosts up.",
     "A client's connection past `max.connections` is closed; Kafka leaves it unaccepted until another one ends.",
     "Settings that do nothing here are taken and shown all the same; `DescribeConfigs` says so where it is asked for documentation.",
 )

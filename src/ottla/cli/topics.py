@@ -9,10 +9,10 @@ import click
 from ottla.cli.output import json_option, on_terminal, show
 from ottla.cli.running import admin, bootstrap_option, parse_pairs, run
 from ottla.model.errors import ApiError, ErrorCode
-from ottla.model.ids import uuid_text
+from ottla.model.ids import TopicPartition, uuid_text
 
 if TYPE_CHECKING:
-    from ottla.client.admin import Admin, PartitionDescription, TopicDescription
+    from ottla.client.admin import Admin, PartitionDescription, Reassignment, TopicDescription
 
 
 @click.group()
@@ -119,18 +119,22 @@ def describe(
 ) -> None:
     """Show the partitions of topics: leader, replicas, in-sync set, and which replicas are offline. All topics if no NAMES are given."""
 
-    async def work() -> tuple[dict[str, TopicDescription], dict[str, dict[str, str]]]:
+    async def work() -> tuple[dict[str, TopicDescription], dict[str, dict[str, str]], dict[TopicPartition, Reassignment]]:
         async with admin(bootstrap) as client:
-            wanted = names or tuple(await client.list_topics(internal=internal))
-            found = await client.describe_topics(wanted) if wanted else {}
-            return found, await _own_settings(client, list(found))
+            found = await (client.describe_topics(names) if names else _all_described(client, internal))
+            moves = await client.list_partition_reassignments() if under_replicated else {}
+            return found, await _own_settings(client, list(found)), moves
 
     def wanted(partition: PartitionDescription) -> bool:
-        if under_replicated and len(partition.in_sync_replicas) >= len(partition.replicas):
+        move = moves.get(TopicPartition(partition.topic, partition.partition))
+        copies = len(partition.replicas) - (
+            0 if move is None else len(move.adding)
+        )  # those on their way are missed by nobody yet
+        if under_replicated and len(partition.in_sync_replicas) >= copies:
             return False
         return not (unavailable and partition.leader >= 0)
 
-    topics, settings = run(work())
+    topics, settings, moves = run(work())
     if as_json:
         show([], [_topic_row(topic, settings[name], wanted) for name, topic in sorted(topics.items())], True)
         return
@@ -164,6 +168,19 @@ def _partition_row(partition: PartitionDescription) -> dict[str, Any]:
         "offline": list(partition.offline_replicas),
         "eligible_leaders": list(partition.eligible_leader_replicas),
     }
+
+
+async def _all_described(client: Admin, internal: bool) -> dict[str, TopicDescription]:
+    """Without those that the broker asked second does not know: they are gone by now, or too new for it."""
+    from ottla.client.errors import PartialFailure
+
+    names = await client.list_topics(internal=internal)
+    try:
+        return await client.describe_topics(names) if names else {}
+    except PartialFailure as partly:
+        if any(error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for error in partly.errors.values()):
+            raise
+        return partly.results
 
 
 async def _own_settings(client: Admin, names: list[str]) -> dict[str, dict[str, str]]:

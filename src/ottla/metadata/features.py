@@ -175,7 +175,7 @@ def _why_not_supported(state: ControllerState, name: str, level: int) -> str | N
     nodes += [
         (f"Controller {node_id}", node.features) for node_id, node in registered.items() if node_id != state.settings.node_id
     ]
-    if level == 0 and name not in state.settings.supported_features.keys() | state.image.features.keys():
+    if level == 0 and name not in SUPPORTED_LEVELS.keys() | state.image.features.keys():
         return f"Feature {name} not found."
     for who, supported in nodes:
         levels = supported.get(name, LevelRange(0, 0))
