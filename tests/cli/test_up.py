@@ -237,7 +237,7 @@ def test_a_controller_and_a_broker_may_be_nodes_of_their_own(tmp_path: Path) -> 
             assert "t" in ottla("topics", "list", bootstrap=bootstrap).stdout
 
 
-@pytest.mark.parametrize("line", ["listeners=nonsense", "node.id=x"])
+@pytest.mark.parametrize("line", ["listeners=nonsense", "node.id=x", "replica.selector.class=com.example.Nearest"])
 def test_a_bad_properties_file_is_one_sentence(tmp_path: Path, line: str) -> None:
     name, _, value = line.partition("=")
     done = ottla("server", str(properties(tmp_path, **{name: value})))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ottla.broker.replicas import Replica
 from ottla.broker.sessions import PartitionData, Wanted
 from ottla.model.errors import ApiError, ErrorCode
+from ottla.model.settings import RACK_AWARE
 from ottla.protocol.messages.fetch import FetchResponse
 from ottla.replication.closest import closest_replica
 from ottla.replication.leader import divergence
@@ -153,7 +154,7 @@ class Reading:
 
     def _closest(self, replica: Replica, wanted: Wanted) -> int:
         node = self._node
-        if replica.leader is None or not self._rack_id or not node.settings["replica.selector.class"]:
+        if replica.leader is None or not self._rack_id or node.settings["replica.selector.class"] != RACK_AWARE:
             return -1
         racks = {broker_id: rack for broker_id, _, rack in node.endpoints(self._listener, replica.state.replicas)}
         return closest_replica(replica.leader, self._rack_id, wanted.offset, racks)

@@ -113,6 +113,7 @@ def _plain(number: float) -> str:
 B, S, N, H, L, D, A = Kind.BOOLEAN, Kind.STRING, Kind.INT, Kind.SHORT, Kind.LONG, Kind.DOUBLE, Kind.LIST
 _CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _DAY = 86_400_000
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 def _broker(*names: str) -> tuple[tuple[str, int], ...]:
@@ -283,7 +284,7 @@ _BROKER = (
     Setting("replica.fetch.wait.max.ms", N, 500, "The longest a follower's fetch waits."),
     Setting("replica.high.watermark.checkpoint.interval.ms", L, 5000, "How often high watermarks are written down."),
     Setting("replica.lag.time.max.ms", L, 30_000, "A follower behind for this long leaves the in-sync set."),
-    Setting("replica.selector.class", S, None, "How a consumer's closest replica is found."),
+    Setting("replica.selector.class", S, None, "How a consumer's closest replica is found; without it everybody reads from leaders.", one_of=(RACK_AWARE, "org.apache.kafka.common.replica.LeaderSelector")),
     Setting("replica.socket.timeout.ms", N, 30_000, "How long a follower's request may take."),
     Setting("request.timeout.ms", N, 30_000, "How long a node's request to another may take."),
     Setting("socket.listen.backlog.size", N, 50, "Accepted for Kafka's sake; 1,024 connections may wait to be accepted.", least=1),
