@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -280,6 +282,35 @@ def test_two_pipelines_run_at_once(runs: Runs, cluster: EmbeddedCluster, tmp_pat
     assert done.returncode == 0, done.stderr
     assert re.search(r"two +2", done.stdout)
     assert runs.rows("SELECT 1 AS one") == [{"one": 1}]
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_ctrl_c_ends_a_run_at_once_without_a_complaint_and_the_next_one_goes_on(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    with sync.Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for number in range(NUMBERS):
+            producer.send("interrupted", b"%d" % number)
+        producer.flush()
+    options = {"subscribe": "interrupted", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "1"}
+    source = f"spark.readStream.format('ottla').option('kafka.bootstrap.servers', {CLUSTER}).options(**{options!r})"
+    project = of_one_file(tmp_path / "project", f"@dp.table\ndef interrupted():\n    return {source}.load()\n")
+    run = subprocess.Popen(
+        [sys.executable, "-m", "ottla", "pipeline", "run", project],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(cluster.bootstrap),
+        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    try:
+        assert run.stdout is not None
+        assert any("interrupted: runs" in line for line in run.stdout)
+        os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+        _, complaints = run.communicate(timeout=LIMIT_S)
+    finally:
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGKILL)
+    assert (run.returncode, complaints.strip().splitlines()) == (130, ["cdc: Spark starts …"])
+    done = ottla("pipeline", "run", project, bootstrap=cluster.bootstrap, limit_s=LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"interrupted +{NUMBERS}\n", done.stdout)
 
 
 @pytest.mark.slow

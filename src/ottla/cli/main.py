@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
+INTERRUPTED = 130
+
 # name on the command line → (module of this package, or module:attribute, and a summary). The order is the order of the help.
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("up", "Start a cluster on this machine, in the foreground."),
@@ -110,7 +112,7 @@ def main(arguments: list[str] | None = None) -> None:
     except click.ClickException as error:
         fail(error.format_message())
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except OttlaError as error:
         fail(str(error))
     except OSError as error:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from ottla.cli.main import INTERRUPTED
 from ottla.cli.output import json_option, show, show_line
 from ottla.cli.running import bootstrap_option, parse_pairs
 
 if TYPE_CHECKING:
-    from ottla.spark.pipelines import Flow
+    from ottla.spark.pipelines import Flow, Outcome
+
+T = TypeVar("T")
 
 project_argument = click.argument("project", type=click.Path(path_type=Path), default=Path("."))
 master_option = click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
@@ -75,15 +81,19 @@ def run(
 
     found = open_project(project)
     _tell_start(found.name, as_json)
-    with opened(found, bootstrap, master, settings) as spark:
-        outcome = execute(
-            spark,
-            found,
-            _Teller(as_json),
-            refresh=refresh,
-            full_refresh=full_refresh,
-            full_refresh_all=full_refresh_all,
-        )
+
+    def work() -> Outcome:
+        with opened(found, bootstrap, master, settings) as spark:
+            return execute(
+                spark,
+                found,
+                _Teller(as_json),
+                refresh=refresh,
+                full_refresh=full_refresh,
+                full_refresh_all=full_refresh_all,
+            )
+
+    outcome = _until_interrupted(work)
     if as_json:
         show_line({"run": found.name, "tables": outcome.tables})
         return
@@ -104,12 +114,30 @@ def dry_run(project: Path, master: str, settings: dict[str, str], as_json: bool,
 
     found = open_project(project)
     _tell_start(found.name, as_json)
-    with opened(found, bootstrap, master, settings) as spark:
-        execute(spark, found, lambda flow: None, dry=True)
+
+    def work() -> None:
+        with opened(found, bootstrap, master, settings) as spark:
+            execute(spark, found, lambda flow: None, dry=True)
+
+    _until_interrupted(work)
     if as_json:
         show_line({"dry-run": found.name})  # Spark tells of no flow in a dry run
     else:
         click.echo(f"{found.name} can be run")
+
+
+def _until_interrupted(work: Callable[[], T]) -> T:
+    """Ctrl-C ends the run as a crash of the driver does, and the next one goes on from there: Spark Connect, if it is asked to stop in the
+    middle of an answer, now and then gives no other, and its threads complain of whoever ends before them."""
+    from ottla.spark.session import aside, end_jvm, said_to
+
+    try:
+        return aside(work)
+    except KeyboardInterrupt:
+        sys.stdout.flush()
+        with said_to(Path(os.devnull)):
+            end_jvm()
+            os._exit(INTERRUPTED)
 
 
 def _tell_start(name: str, as_json: bool) -> None:

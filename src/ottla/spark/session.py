@@ -28,6 +28,7 @@ _QUIET = os.path.join(os.path.dirname(__file__), "log4j2.properties")
 _TRUSTING_ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 _WORKER_PYTHON = os.path.join(os.path.dirname(__file__), "worker-python")
 JAVA_ANSWER_S = 30
+JVM_ENDS_S = 10  # after which it is killed
 
 
 class SparkUnavailable(OttlaError):
@@ -163,6 +164,21 @@ def aside(work: Callable[[], Result]) -> Result:
         return thread.submit(work).result()
     finally:
         thread.shutdown(wait=False)
+
+
+def end_jvm() -> None:
+    """Without asking it by way of Python: whatever waits for an answer may have been broken off in the middle of a talk."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return
+    process.terminate()
+    try:
+        process.wait(JVM_ENDS_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def session(name: str, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> Any:
