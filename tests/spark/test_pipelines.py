@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -30,8 +30,10 @@ from tests.compatibility.jars import NoKafka
 from tests.compatibility.kafka import KafkaPeer
 from tests.compatibility.node import OttlaNode
 from tests.compatibility.wire import wait_until
-from tests.spark.kills import Cluster
 from tests.spark.projects import of_one_file
+
+if TYPE_CHECKING:
+    from tests.spark.kills import Cluster
 
 NUMBERS = 6
 LIMIT_S = 600.0  # of one run, on a machine with more to do

@@ -83,6 +83,7 @@ def test_pyspark_that_is_missing_or_too_old_is_one_sentence(home: Path, monkeypa
 
 
 def test_a_command_ends_with_the_sentence(home: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
     (tmp_path / "spark-pipeline.yml").write_text(f"name: none\nstorage: {(tmp_path / 'storage').as_uri()}\nlibraries: []\n")
     environment = os.environ | {"PYTHONPATH": str(Path(ottla.__file__).parents[1])}
     run = [sys.executable, "-m", "ottla", "pipeline", "run"]
