@@ -36,6 +36,13 @@ def put(accumulator: Accumulator, value: bytes, now: float = 0, partition: Topic
     return accumulator.append(partition, row, row_size(row), now)
 
 
+def acknowledge_one(accumulator: Accumulator) -> None:
+    """The broker knows this producer from now on."""
+    put(accumulator, b"first")
+    [first] = accumulator.drain([P0], ME, 100, route="old leader")
+    accumulator.acknowledge(first, 0, -1)
+
+
 def test_batch_waits_for_linger_and_not_longer():
     accumulator = Accumulator(limits())
     put(accumulator, b"a", 5)
@@ -91,10 +98,11 @@ def test_nothing_is_drained_before_the_producer_has_an_id():
 
 def test_at_most_five_batches_of_a_partition_are_unresolved():
     accumulator = Accumulator(limits(linger_ms=0, buffer_memory=10**6))
+    acknowledge_one(accumulator)
     for _ in range(7):
         put(accumulator, bytes(900))
     drained = [batch for _ in range(9) for batch in accumulator.drain([P0], ME, 0)]
-    assert [batch.sequence for batch in drained] == [0, 1, 2, 3, 4]
+    assert [batch.sequence for batch in drained] == [1, 2, 3, 4, 5]
 
 
 def test_request_is_not_larger_than_allowed_but_holds_at_least_one_batch():
@@ -141,6 +149,7 @@ def test_given_up_after_a_doubtful_attempt_asks_for_a_new_epoch():
 
 def test_refused_batch_leaves_no_gap():
     accumulator = Accumulator(limits(linger_ms=0, buffer_memory=10**6))
+    acknowledge_one(accumulator)
     first, second = put(accumulator, bytes(900)), put(accumulator, bytes(900))
     accumulator.drain([P0], ME, 0)
     accumulator.drain([P0], ME, 0)
@@ -148,7 +157,7 @@ def test_refused_batch_leaves_no_gap():
     assert accumulator.is_out_of_order_passing(second)  # it is under way with the old number
     accumulator.retry(second, 0)
     assert accumulator.drain([P0], ME, 0) == [second]
-    assert second.sequence == 0
+    assert second.sequence == 1
     assert not accumulator.is_out_of_order_passing(second)
 
 
@@ -215,16 +224,20 @@ class DumbBroker:
         if (epoch, sequence, len(values)) in self.recent:
             return "ok"
         expected = self.next_sequence if epoch == self.epoch else 0
-        if sequence != expected:
+        if sequence != expected and self.epoch >= 0:  # who knows nothing of a producer takes any first sequence
             return "out of order"
         self.log += values
         self.epoch, self.next_sequence = epoch, sequence + len(values)
         self.recent = [*self.recent, (epoch, sequence, len(values))][-5:]
         return "ok"
 
+    def is_past(self, epoch: int, last_sequence: int) -> bool:
+        """What DescribeProducers tells: where the producer is, and not what came before."""
+        return epoch == self.epoch and self.next_sequence > last_sequence
+
 
 class Faults(RuleBasedStateMachine):
-    """Requests travel in order on a connection; answers get lost, brokers refuse, batches expire."""
+    """Requests travel in order on a connection; answers get lost, brokers refuse, forget and are not ready yet, batches expire."""
 
     @initialize()
     def start(self):
@@ -268,6 +281,8 @@ class Faults(RuleBasedStateMachine):
             self.accumulator.acknowledge(batch, 0, -1)
         elif outcome == "out of order" and self.accumulator.is_out_of_order_passing(batch):
             self.accumulator.retry(batch, self.now)
+        elif batch.doubtful and self.broker.is_past(batch.identity.epoch, batch.sequence + batch.count - 1):
+            self.accumulator.acknowledge(batch, -1, -1)  # as the sender settles it
         else:
             self.accumulator.fail(batch, ValueError(outcome))
 
@@ -287,6 +302,18 @@ class Faults(RuleBasedStateMachine):
         for batch, _, _ in lost:
             batch.doubtful = True
             self.accumulator.retry(batch, self.now)
+
+    @precondition(lambda self: self.under_way)
+    @rule()
+    def refuse_for_now(self):
+        """It does not know yet that it leads this partition, or too few replicas are in sync: nothing is written."""
+        batch, _ = self.take()
+        self.accumulator.retry(batch, self.now)
+
+    @rule()
+    def restart_the_broker(self):
+        """It remembers the last batch only."""
+        self.broker.recent = self.broker.recent[-1:]
 
     @precondition(lambda self: self.under_way)
     @rule()
@@ -350,6 +377,7 @@ def test_what_was_never_sent_waits_for_what_went_to_another_broker():
     """Found by the simulator, seed 413: the leader moved while batches were under way, a later one reached the new leader first, which
     knew nothing of the producer and took it, and the earlier ones, refused as out of order, were taken for written."""
     accumulator = Accumulator(limits())
+    acknowledge_one(accumulator)
     put(accumulator, bytes(900))
     [first] = accumulator.drain([P0], ME, 20, route="old leader")
     put(accumulator, bytes(900))
@@ -357,4 +385,35 @@ def test_what_was_never_sent_waits_for_what_went_to_another_broker():
     accumulator.retry(first, 40)
     assert accumulator.drain([P0], ME, 40, route="new leader") == [first]
     [second] = accumulator.drain([P0], ME, 60, route="new leader")
+    assert (first.sequence, second.sequence) == (1, 2)
+
+
+def test_nothing_follows_a_producers_first_batch_until_that_is_acknowledged():
+    """Found by the simulator, seed 244 of the focus replication: a leader that had just begun refused the first batches of a producer and
+    took the fifth. It knew nothing of the producer, so that was its first; the earlier ones were refused as out of order, and the one
+    of which an answer had been lost was taken for written."""
+    accumulator = Accumulator(limits(linger_ms=0))
+    for _ in range(3):
+        put(accumulator, bytes(900))
+    [first] = accumulator.drain([P0], ME, 0)
+    assert list(accumulator.ready(ME, 0)) == []
+    accumulator.retry(first, 10)
+    assert accumulator.drain([P0], ME, 10) == [first]
+    assert accumulator.drain([P0], ME, 10) == []
+    accumulator.acknowledge(first, 0, -1)
+    [second] = accumulator.drain([P0], ME, 10)
+    [third] = accumulator.drain([P0], ME, 10)
+    assert (second.sequence, third.sequence) == (1, 2)
+
+
+def test_a_new_epoch_begins_with_one_batch_again():
+    accumulator = Accumulator(limits(linger_ms=0))
+    acknowledge_one(accumulator)
+    for _ in range(2):
+        put(accumulator, bytes(900))
+    bumped = Identity(7, 1)
+    [first] = accumulator.drain([P0], bumped, 0)
+    assert accumulator.drain([P0], bumped, 0) == []
+    accumulator.acknowledge(first, 0, -1)
+    [second] = accumulator.drain([P0], bumped, 0)
     assert (first.sequence, second.sequence) == (0, 1)

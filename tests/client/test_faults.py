@@ -13,8 +13,18 @@ import pytest
 from ottla import Admin, ApiError, Consumer, Producer
 from ottla.client.errors import UnknownPartition, WaitTimedOut
 from ottla.embedded.cluster import EmbeddedCluster
+from ottla.model.errors import ErrorCode
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
+from ottla.protocol.messages.transactions import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 from ottla.protocol.messages.versions import ApiVersionsRequest
+from ottla.records.batch import NO_SEQUENCE
+from ottla.records.record import decode_batches
 from tests.client.chaos import Chaos
 from tests.client.conftest import SETTINGS
 from tests.client.peers import kafka_peer, versions_answer
@@ -512,6 +522,72 @@ async def test_partition_that_one_broker_does_not_know_yet_is_asked_for_again(la
                 await sender._cluster.partition("t", 1)
         else:
             assert (await sender._cluster.partition("t", 1)).leader == 1
+
+
+class Leader:
+    """Of one partition, for one producer; as Kafka's, it takes any sequence from a producer of which it knows nothing. `refusals` are
+    its answers to the first produce requests, of which it writes nothing."""
+
+    def __init__(self, *refusals: ErrorCode) -> None:
+        self.refusals = list(refusals)
+        self.port = 0
+        self.produced = 0
+        self.last_sequence = NO_SEQUENCE
+        self.log: list[bytes] = []
+        self.was_refused = asyncio.Event()  # a client that was refused asks who leads now
+
+    def answer(self, key, version, request):
+        if key == ApiVersionsRequest.TYPE_KEY:
+            return versions_answer()
+        if key == InitProducerIdRequest.TYPE_KEY:
+            return InitProducerIdResponse(producer_id=7, producer_epoch=0)
+        if key == DescribeProducersRequest.TYPE_KEY:
+            return self._producers()
+        if key == ProduceRequest.TYPE_KEY:
+            return self._produced(request)
+        if self.produced:
+            self.was_refused.set()
+        topic = MetadataResponse.MetadataResponseTopic
+        rows = [topic.MetadataResponsePartition(partition_index=0, leader_id=1)]
+        broker = MetadataResponse.MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.port)
+        return MetadataResponse(brokers=[broker], topics=[topic(name="t", topic_id=b"t" * 16, partitions=rows)])
+
+    def _produced(self, request):
+        self.produced += 1
+        error = self.refusals.pop(0) if self.refusals else self._append(request.topic_data[0].partition_data[0].records)
+        topic = ProduceResponse.TopicProduceResponse
+        rows = [topic.PartitionProduceResponse(index=0, error_code=error, base_offset=-1 if error else len(self.log) - 1)]
+        return ProduceResponse(responses=[topic(name="t", topic_id=b"t" * 16, partition_responses=rows)])
+
+    def _append(self, records) -> ErrorCode:
+        [(header, batch)] = decode_batches(bytes(records))
+        if self.last_sequence not in (NO_SEQUENCE, header.base_sequence - 1):
+            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        self.last_sequence = header.last_sequence
+        self.log += [record.value for record in batch]
+        return ErrorCode.NONE
+
+    def _producers(self):
+        part = DescribeProducersResponse.TopicResponse.PartitionResponse
+        state = part.ProducerState(producer_id=7, producer_epoch=0, last_sequence=self.last_sequence)
+        rows = [part(partition_index=0, active_producers=[state])]
+        return DescribeProducersResponse(topics=[DescribeProducersResponse.TopicResponse(name="t", partitions=rows)])
+
+
+async def test_what_was_never_written_is_not_taken_for_written_because_something_later_was():
+    """Seed 244 of the focus replication: what became of the first batch was in doubt, its repetition was refused by a leader that had not
+    begun, and what went out behind it arrived when it had. The leader knew nothing of the producer and took it; the first batch, out of
+    order from then on, was looked up and acknowledged."""
+    leader = Leader(ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    async with kafka_peer(leader.answer) as leader.port:
+        settings = QUICK | {"linger_ms": 0, "batch_size": 1, "retry_backoff_ms": 100, "retry_backoff_max_ms": 100}
+        async with asyncio.timeout(30), Producer(bootstrap_servers=f"127.0.0.1:{leader.port}", **settings) as sender:
+            first = await sender.send("t", b"first", partition=0)
+            await leader.was_refused.wait()
+            second = await sender.send("t", b"second", partition=0)  # it is there when the first is sent again
+            assert (await first).offset == 0
+            assert (await second).offset == 1
+    assert leader.log == [b"first", b"second"]
 
 
 async def test_stale_metadata_is_made_good_by_the_first_refusal():

@@ -13,6 +13,9 @@ Invariants
 - Order: the batches of a partition are drained in the order of their records. A retry goes before whatever was appended later.
 - Sequences (idempotence): a batch gets its sequence when first drained and keeps it through retries, so the broker can tell a
   repetition. At most five batches of a partition are unresolved, because the broker remembers five (KIP-185).
+- No gaps: the first batch of an identity goes alone until it is acknowledged. A leader takes any first sequence from a producer of
+  which it knows nothing (Kafka's does before 4.5, KAFKA-15591), so one that refuses the first batch for a moment would take a later
+  one, and nobody could tell any more whether the first was written. Once one is acknowledged, every leader to come knows the producer.
 - A batch that was sent and then given up leaves the sequence *unresolved*: nothing new is drained for that partition until all
   that was sent has ended; then either nothing was lost, or the producer needs a new epoch (KIP-360).
 - Without idempotence order holds only with one batch in flight, and then `mute` sees to it.
@@ -247,7 +250,7 @@ class Accumulator:
             return queue.in_flight[0] is batch  # retries go one at a time, so that a second failure cannot reorder them
         if queue.unresolved or len(queue.in_flight) >= MAX_UNRESOLVED_BATCHES or len(queue.in_flight) > queue.sent:
             return False
-        return queue.identity == identity or not queue.in_flight
+        return not queue.in_flight or (queue.identity == identity and queue.last_acked >= 0)
 
     def ready(self, identity: Identity, now_ms: float) -> Iterator[TopicPartition]:
         """Partitions with a batch that may be sent now."""
