@@ -15,6 +15,7 @@ from ottla.client.errors import UnknownPartition, WaitTimedOut
 from ottla.embedded.cluster import EmbeddedCluster
 from ottla.model.errors import ErrorCode
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.protocol.messages.offsets import ListOffsetsRequest, ListOffsetsResponse
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.protocol.messages.transactions import (
     DescribeProducersRequest,
@@ -525,11 +526,15 @@ async def test_partition_that_one_broker_does_not_know_yet_is_asked_for_again(la
 
 
 class Leader:
-    """Of one partition, for one producer; as Kafka's, it takes any sequence from a producer of which it knows nothing. `refusals` are
-    its answers to the first produce requests, of which it writes nothing."""
+    """Of one partition, for one producer; as Kafka's, it takes any sequence from a producer of which it knows nothing, and as one that was
+    restarted it does not recognise a repetition. `refusals` are its answers to the first produce requests, of which it writes nothing.
+    """
 
     def __init__(self, *refusals: ErrorCode) -> None:
         self.refusals = list(refusals)
+        self.slow = 0  # so many times it writes, and its followers have not got it in time
+        self.uncertain = 0  # so many times it is asked for the end of its log and does not know yet what is committed
+        self.loses_it = False  # then another leads, which had the first record only
         self.port = 0
         self.produced = 0
         self.last_sequence = NO_SEQUENCE
@@ -545,6 +550,8 @@ class Leader:
             return self._producers()
         if key == ProduceRequest.TYPE_KEY:
             return self._produced(request)
+        if key == ListOffsetsRequest.TYPE_KEY:
+            return self._end()
         if self.produced:
             self.was_refused.set()
         topic = MetadataResponse.MetadataResponseTopic
@@ -565,7 +572,18 @@ class Leader:
             return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         self.last_sequence = header.last_sequence
         self.log += [record.value for record in batch]
-        return ErrorCode.NONE
+        self.slow -= 1
+        return ErrorCode.REQUEST_TIMED_OUT if self.slow >= 0 else ErrorCode.NONE
+
+    def _end(self):
+        self.uncertain -= 1
+        error = ErrorCode.OFFSET_NOT_AVAILABLE if self.uncertain >= 0 else ErrorCode.NONE
+        if self.uncertain == 0 and self.loses_it:
+            del self.log[1:]
+            self.last_sequence = 0
+        topic = ListOffsetsResponse.ListOffsetsTopicResponse
+        rows = [topic.ListOffsetsPartitionResponse(partition_index=0, error_code=error, offset=len(self.log))]
+        return ListOffsetsResponse(topics=[topic(name="t", partitions=rows)])
 
     def _producers(self):
         part = DescribeProducersResponse.TopicResponse.PartitionResponse
@@ -588,6 +606,22 @@ async def test_what_was_never_written_is_not_taken_for_written_because_something
             assert (await first).offset == 0
             assert (await second).offset == 1
     assert leader.log == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("loses_it", [False, True])
+async def test_what_a_leader_has_written_is_not_acknowledged_before_it_is_committed(loses_it):
+    """It was written, and did not get to the followers in time. The leader that is asked where the producer is has it, and does not know
+    yet what is committed: what it has may still go with it, and another lead that never had it."""
+    leader = Leader()
+    async with kafka_peer(leader.answer) as leader.port:
+        settings = QUICK | {"linger_ms": 0, "batch_size": 1}
+        async with asyncio.timeout(30), Producer(bootstrap_servers=f"127.0.0.1:{leader.port}", **settings) as sender:
+            await sender.send_and_wait("t", b"first", partition=0)
+            leader.slow, leader.uncertain, leader.loses_it = 2, 2, loses_it
+            for delivery in [await sender.send("t", value, partition=0) for value in (b"second", b"third")]:
+                await delivery
+                assert leader.uncertain <= 0, "it was acknowledged when nobody knew that it was committed"
+    assert leader.log == [b"first", b"second", b"third"]
 
 
 async def test_stale_metadata_is_made_good_by_the_first_refusal():

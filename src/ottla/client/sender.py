@@ -13,6 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ottla.client.accumulator import NO_IDENTITY, SEQUENCE_MASK, Accumulator, Batch, Identity
+from ottla.client.admin.topics import REPLICA_ID_CONSUMER
+from ottla.client.admin.types import LATEST
 from ottla.client.cluster import Cluster
 from ottla.client.connection import Connection
 from ottla.client.delivery import call_back, wake
@@ -23,6 +25,7 @@ from ottla.client.rounds import Rounds
 from ottla.client.settings import ProducerSettings
 from ottla.model.errors import ApiError, ErrorCode
 from ottla.model.ids import TopicPartition
+from ottla.protocol.messages.offsets import ListOffsetsRequest
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.protocol.messages.transactions import DescribeProducersRequest, InitProducerIdRequest
 
@@ -263,26 +266,39 @@ class Sender:
         A broker that was restarted remembers only the last batch of a producer, and refuses a repetition of the one before it as
         out of order. Sequences have no gaps: if the partition's last one is not before ours, ours was written.
         """
-        last = (batch.sequence + batch.count - 1) & SEQUENCE_MASK
-        topic, number = batch.partition
-        request = DescribeProducersRequest(topics=[DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[number])])
         try:
-            reply = await self._cluster.ask(await self._cluster.leader(topic, number), request)
-            states = [state for row in reply.topics for part in row.partitions for state in part.active_producers]
-            written = any(
-                (state.producer_id, state.producer_epoch) == batch.identity
-                and (state.last_sequence - last) & SEQUENCE_MASK < WRITTEN_AHEAD
-                for state in states
-            )
+            written = await self._is_written(batch)
         except (NetworkError, ApiError) as failure:
             log.info("settle_failed partition=%s error=%s", batch.partition, failure)
-            self._refused(batch, error, retriable=True)  # it is sent, refused and asked about again, until its time is up
+            # If that passes: it is sent, refused and asked about again, until its time is up.
+            self._refused(batch, error, retriable=failure.retriable)
             return
         if written:
             self._accumulator.acknowledge(batch, -1, -1)
             self._finished(batch)
         else:
             self._refused(batch, error, retriable=False)
+
+    async def _is_written(self, batch: Batch) -> bool:
+        """For good: what a leader has may still be lost with it. One that does not recognise a batch got it before it began to lead, and
+        tells nobody where its log ends before all that it had then is committed (KIP-207)."""
+        topic, number = batch.partition
+        leader = await self._cluster.leader(topic, number)
+        epoch = (await self._cluster.partition(topic, number)).leader_epoch
+        question = DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[number])
+        reply = await self._cluster.ask(leader, DescribeProducersRequest(topics=[question]))
+        last = (batch.sequence + batch.count - 1) & SEQUENCE_MASK
+        states = [state for part in _answered_parts(reply) for state in part.active_producers]
+        if not any(
+            (state.producer_id, state.producer_epoch) == batch.identity
+            and (state.last_sequence - last) & SEQUENCE_MASK < WRITTEN_AHEAD
+            for state in states
+        ):
+            return False
+        end = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(number, epoch, LATEST)
+        topics = [ListOffsetsRequest.ListOffsetsTopic(topic, [end])]
+        _answered_parts(await self._cluster.ask(leader, ListOffsetsRequest(replica_id=REPLICA_ID_CONSUMER, topics=topics)))
+        return True
 
     def _split(self, batch: Batch) -> bool:
         """A batch that compresses worse than thought, or is larger than its topic takes, is cut in pieces and sent again."""
@@ -338,6 +354,15 @@ class Sender:
         """Give up everything that is not under way."""
         for batch in self._accumulator.abort_waiting(lambda _: error):
             self._finished(batch)
+
+
+def _answered_parts(reply: Any) -> list[Any]:
+    """The partitions of an answer; the first that has an error raises it."""
+    parts = [part for topic in reply.topics for part in topic.partitions]
+    for part in parts:
+        if part.error_code:
+            raise ApiError(code_of(part.error_code))
+    return parts
 
 
 def _message(part: Any) -> str | None:
