@@ -308,7 +308,7 @@ def test_a_wall_clock_that_jumps_takes_nobody_out_of_sync() -> None:
 
 def test_much_metadata_is_applied_piece_by_piece_and_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quorum, "MAX_PUBLISHED", 3)
-    monkeypatch.setattr(quorum, "MAX_PARTITIONS", 3)
+    monkeypatch.setattr(quorum, "MAX_PUBLISHING_MS", 0)  # nothing takes time here
     with Simulation(9) as simulation:
         cluster = SimulatedCluster(simulation, 3)
 
@@ -352,19 +352,20 @@ def test_many_partitions_of_one_batch_are_made_in_several_turns_of_the_loop(monk
         there.extend([len(self._node.replicas)] * (waiting - len(self._tickets)))
 
     monkeypatch.setattr(quorum.Quorum, "_apply", a_turn)
+    monkeypatch.setattr(quorum, "MAX_PUBLISHING_MS", 0)  # nothing takes time here
     monkeypatch.setattr(ActiveController, "committed", answering)
     with Simulation(10) as simulation:
         cluster = SimulatedCluster(simulation, 3)
 
         async def scenario() -> None:
             await cluster.start()
-            await create(cluster, "many", partitions=3 * quorum.MAX_PARTITIONS)
+            await create(cluster, "many", partitions=3 * quorum.PORTION)
             await asyncio.sleep(1)
             for broker in cluster.brokers:
                 assert broker.node is not None
-                assert len(broker.node.replicas) == 3 * quorum.MAX_PARTITIONS
-            assert all(max(turns) == quorum.MAX_PARTITIONS for turns in made.values())
-            assert there[-1] == quorum.MAX_PARTITIONS  # who asked for them was not kept waiting for the rest
+                assert len(broker.node.replicas) == 3 * quorum.PORTION
+            assert all(max(turns) == quorum.PORTION for turns in made.values())
+            assert there[-1] == quorum.PORTION  # who asked for them was not kept waiting for the rest
 
         simulation.run(scenario())
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -49,9 +50,11 @@ ASK_RETRY_MS = 20
 ASK_RETRY_MAX_MS = 200
 PROBE_MS = 500
 STAND_STILL_MS = 500  # between attempts to write to a disk that refuses
-# Before the loop may see to something else, so much is published: records, and partitions, each of which may need files made.
+# Before the loop may see to something else, so much is published: records, or what takes longer than this, because partitions need
+# files made.
 MAX_PUBLISHED = 500
-MAX_PARTITIONS = 50  # as the topics have in which groups and transactions are kept
+MAX_PUBLISHING_MS = 5
+PORTION = 4  # partitions, between looks at the clock
 
 
 class Quorum:
@@ -336,8 +339,7 @@ class Quorum:
     def _receive_snapshot(self, chunk: events.SnapshotChunk) -> None:
         self._log.receive_snapshot(chunk.snapshot, chunk.position, bytes(chunk.data), chunk.is_last)
         if chunk.is_last:
-            while self._unpublished:
-                self._publish_portion()
+            self._publish_portions(math.inf)
             before = self._loader.image
             image = self._loader.load_snapshot(
                 self._log.load_snapshot(chunk.snapshot), chunk.snapshot.offset - 1, chunk.snapshot.epoch
@@ -383,26 +385,30 @@ class Quorum:
 
     def _publish_up_to(self, offset: int) -> bool:
         """False when it has done enough for one turn of the loop."""
-        published = 0
-        if self._unpublished:
-            self._publish_portion()
-        while not self._unpublished and self._loader.offset + 1 < offset:
+        published, until_ms = 0, self._node.world.clock.monotonic_ms() + MAX_PUBLISHING_MS
+        if not self._publish_portions(until_ms):
+            return False
+        while self._loader.offset + 1 < offset:
             for header, records in self._log.batches(self._loader.offset + 1, offset):
                 if published and published + len(records) > MAX_PUBLISHED:
                     return False
                 image, changes = self._loader.apply_batch(records, header.last_offset, header.leader_epoch)
                 self._bytes_since_snapshot += header.size
-                self._unpublished += [(image, portion) for portion in changes.portions(MAX_PARTITIONS)]
-                self._publish_portion()
-                if self._unpublished:
-                    return False
+                self._unpublished += [(image, portion) for portion in changes.portions(PORTION)]
                 published += len(records)
-        return not self._unpublished
+                if not self._publish_portions(until_ms):
+                    return False
+        return True
 
-    def _publish_portion(self) -> None:
-        """It stays in line until it is carried out: a full disk may refuse the files of a new partition."""
-        self._node.publish(*self._unpublished[0])
-        self._unpublished.popleft()
+    def _publish_portions(self, until_ms: float) -> bool:
+        """One at least, and whether there was time for all. Each stays in line until it is carried out: a full disk may refuse the files of
+        a new partition."""
+        while self._unpublished:
+            self._node.publish(*self._unpublished[0])
+            self._unpublished.popleft()
+            if self._node.world.clock.monotonic_ms() >= until_ms:
+                return False
+        return True
 
     def _snapshot_if_due(self) -> None:
         """First the log begins a segment, and once everything before it is committed a snapshot takes the place of that: the next
