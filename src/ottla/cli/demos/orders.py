@@ -76,18 +76,25 @@ async def _pipeline(stage: Stage, bootstrap: str, admin: Admin, spark: Any, fold
         table,
         lambda rows: _tell(loop, changes, rows),
     )
-    shown = asyncio.ensure_future(_show(stage, changes))
-    sending = asyncio.ensure_future(_send(bootstrap, pipeline.RAW))
-    await _until_half(admin, pipeline.PRICED, pricing)
+    is_shown, may_end = asyncio.Event(), asyncio.Event()
+    showing = asyncio.ensure_future(_show(stage, changes, is_shown))
+    sending = asyncio.ensure_future(_send(bootstrap, pipeline.RAW, may_end))
+    while await _end(admin, pipeline.PRICED) < ORDERS // 2:
+        await _rest(pricing)
     stage.say("Half of them are through. The pricing query is stopped in the middle of its work and started again.")
     await asyncio.to_thread(pricing.stop)
     pricing = await asyncio.to_thread(pipeline.priced, spark, bootstrap, f"{folder}/pricing")
+    while not is_shown.is_set():
+        await _rest(revenue)
+    may_end.set()
     sent = await sending
     await _drained(stage, admin, pipeline.PRICING_GROUP, pipeline.RAW, pricing)
     await _drained(stage, admin, pipeline.REVENUE_GROUP, pipeline.PRICED, revenue)
     for query in (pricing, revenue):
         await asyncio.to_thread(query.stop)
-    shown.cancel()
+    showing.cancel()
+    if not changes.empty():
+        _show_newest(stage, changes, changes.get_nowait())
     await _prove(stage, bootstrap, spark, table, sent)
     if stage.keep:
         await _stay(stage, bootstrap, spark, folder)
@@ -118,7 +125,7 @@ async def _stay(stage: Stage, bootstrap: str, spark: Any, folder: str) -> None:
     ):
         stage.command(line)
     async with asyncio.TaskGroup() as together:
-        together.create_task(_show(stage, changes))
+        together.create_task(_show(stage, changes, asyncio.Event()))
         together.create_task(_send_on(bootstrap, pipeline.RAW))
         together.create_task(_watch(pricing, revenue))
 
@@ -139,15 +146,19 @@ async def _watch(*queries: Any) -> None:
 
 
 def _tell(loop: asyncio.AbstractEventLoop, changes: asyncio.Queue[list[Any]], rows: list[Any]) -> None:
-    """Spark calls from a thread of its own."""
-    loop.call_soon_threadsafe(changes.put_nowait, rows)
+    """Spark calls from a thread of its own, with an empty table first."""
+    if rows:
+        loop.call_soon_threadsafe(changes.put_nowait, rows)
 
 
-async def _send(bootstrap: str, topic: str) -> dict[int, float]:
-    """Orders in; what each should come to."""
+async def _send(bootstrap: str, topic: str, may_end: asyncio.Event) -> dict[int, float]:
+    """Orders in; what each should come to. The last quarter waits: however slow Spark is, it is stopped in the middle of its work, and
+    the table changes."""
     sent: dict[int, float] = {}
     async with Producer(bootstrap_servers=bootstrap) as producer:
         for number in range(1, ORDERS + 1):
+            if number > ORDERS * 3 // 4:
+                await may_end.wait()
             key, value, sent[number] = _order(number)
             await producer.send(topic, value, key=key)
             if number % (ORDERS // UNREADABLE) == 0:
@@ -164,10 +175,9 @@ def _order(number: int) -> tuple[bytes, bytes, float]:
     return f"customer-{number % 50}".encode(), json.dumps(order).encode(), round(quantity * PRODUCTS[product], 2)
 
 
-async def _until_half(admin: Admin, topic: str, query: Any) -> None:
-    while await _end(admin, topic) < ORDERS // 2:
-        await _check_alive(query)
-        await asyncio.sleep(LOOK_AGAIN_S)
+async def _rest(query: Any) -> None:
+    await _check_alive(query)
+    await asyncio.sleep(LOOK_AGAIN_S)
 
 
 async def _check_alive(query: Any) -> None:
@@ -182,15 +192,19 @@ async def _end(admin: Admin, topic: str) -> int:
     return sum((await admin.latest_offsets(partitions, isolation_level="read_committed")).values())
 
 
-async def _show(stage: Stage, changes: asyncio.Queue[list[Any]]) -> None:
+async def _show(stage: Stage, changes: asyncio.Queue[list[Any]], is_shown: asyncio.Event) -> None:
     """The table as it changes, not oftener than it can be read."""
     with contextlib.suppress(asyncio.CancelledError):
         while True:
-            rows = await changes.get()
-            while not changes.empty():
-                rows = changes.get_nowait()
-            stage.table(["product", "orders", "revenue"], [row.asDict() for row in rows])
+            _show_newest(stage, changes, await changes.get())
+            is_shown.set()
             await asyncio.sleep(3)
+
+
+def _show_newest(stage: Stage, changes: asyncio.Queue[list[Any]], rows: list[Any]) -> None:
+    while not changes.empty():
+        rows = changes.get_nowait()
+    stage.table(["product", "orders", "revenue"], [row.asDict() for row in rows])
 
 
 async def _drained(stage: Stage, admin: Admin, group: str, topic: str, query: Any) -> None:
