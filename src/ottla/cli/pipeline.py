@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,8 +16,7 @@ from ottla.cli.running import bootstrap_option, parse_pairs
 
 if TYPE_CHECKING:
     from ottla.spark.pipelines import Flow, Outcome
-
-T = TypeVar("T")
+    from ottla.spark.session import Result
 
 project_argument = click.argument("project", type=click.Path(path_type=Path), default=Path("."))
 master_option = click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
@@ -126,7 +125,7 @@ def dry_run(project: Path, master: str, settings: dict[str, str], as_json: bool,
         click.echo(f"{found.name} can be run")
 
 
-def _until_interrupted(work: Callable[[], T]) -> T:
+def _until_interrupted(work: Callable[[], Result]) -> Result:
     """Ctrl-C ends the run as a crash of the driver does, and the next one goes on from there: Spark Connect, if it is asked to stop in the
     middle of an answer, now and then gives no other, and its threads complain of whoever ends before them."""
     from ottla.spark.session import aside, end_jvm, said_to

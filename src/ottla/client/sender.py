@@ -13,8 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ottla.client.accumulator import NO_IDENTITY, SEQUENCE_MASK, Accumulator, Batch, Identity
-from ottla.client.admin.topics import REPLICA_ID_CONSUMER
-from ottla.client.admin.types import LATEST
 from ottla.client.cluster import Cluster
 from ottla.client.connection import Connection
 from ottla.client.delivery import call_back, wake
@@ -35,6 +33,8 @@ LAST_VERSION_WITH_NAMES = 12
 LAST_VERSION_OF_TRANSACTIONS_1 = 11  # from 12 on a produce request adds its partitions to the transaction by itself (KIP-890)
 LAST_EPOCH = 32_766
 WRITTEN_AHEAD = 1 << 30  # sequences wrap: what is less than half the circle ahead is ahead
+# Who asks and for what, as ListOffsets numbers them. A producer need not load the whole of `Admin` to know that.
+CONSUMER, LATEST = -1, -1
 # Answers after which the batch may be in the log all the same.
 _DOUBTFUL = frozenset(
     {
@@ -297,7 +297,7 @@ class Sender:
             return False
         end = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(number, epoch, LATEST)
         topics = [ListOffsetsRequest.ListOffsetsTopic(topic, [end])]
-        _answered_parts(await self._cluster.ask(leader, ListOffsetsRequest(replica_id=REPLICA_ID_CONSUMER, topics=topics)))
+        _answered_parts(await self._cluster.ask(leader, ListOffsetsRequest(replica_id=CONSUMER, topics=topics)))
         return True
 
     def _split(self, batch: Batch) -> bool:
